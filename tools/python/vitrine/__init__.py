@@ -19,9 +19,10 @@ from ._reproduce import Reproduction, reproduce
 from ._results import Collectives, Comparison, Lesson, Plan, Result, Run, Training, Verification
 from ._snapshot import Explanation, explain, memory_viz
 
-__all__ = ["Collectives", "Comparison", "Device", "Engine", "Error", "Explanation", "Lesson", "Memory", "Plan", "Reproduction", "Result", "Run",
-           "Step", "Training", "UsageError", "Values", "Verification", "collectives", "compare", "explain", "export", "lesson", "memory_viz", "plan",
-           "reproduce", "train", "verify"]
+__all__ = [
+    "Collectives", "Comparison", "Device", "Engine", "Error", "Explanation", "Lesson", "Memory", "Plan", "Reproduction",
+    "Result", "Run", "Step", "Training", "UsageError", "Values", "Verification", "collectives", "compare", "explain",
+    "export", "lesson", "memory_viz", "plan", "reproduce", "train", "verify"]
 
 
 @of_command("plan")
@@ -30,7 +31,8 @@ def plan(**flags: Any) -> Plan:
 
     A plan that does not fit is a value: `fits` is False, and `remedies` says what would fit.
 
-    >>> p = vitrine.plan(model="wide-head", devices="cuda:0-3", device_memory="4GiB", batch_size=32, mode="dp", no_eval=True)
+    >>> p = vitrine.plan(model="wide-head", devices="cuda:0-3", device_memory="4GiB", batch_size=32, mode="dp",
+    ...                  no_eval=True)
     >>> p.fits, p.peak, p.devices[1].peak_bytes, p.devices[0].by_category["optimizer"]
     (True, 1687106560, 536205056, 166261760)
 

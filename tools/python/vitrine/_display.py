@@ -37,7 +37,8 @@ def page(title: str, kind: str, record: Mapping[str, Any], charts: Iterable[tupl
     """The report's page with some of its charts."""
     runs = record["modes"].values() if kind == "comparison" else [record]
     data = {"kind": kind, "record": record, "charts": [beside(run) for run in runs]}
-    sections = "".join(f'<h3>{heading}</h3><div data-chart="{name}" data-run="0" data-device="0"></div>' for name, heading in charts)
+    place = '<h3>{}</h3><div data-chart="{}" data-run="0" data-device="0"></div>'
+    sections = "".join(place.format(heading, name) for name, heading in charts)
     values = {"title": html.escape(title), "story": "", "nav": "", "main": sections,
               "record": json.dumps(data).replace("<", "\\u003c"),
               "charts": (FOLDER / "charts.js").read_text(encoding="utf-8")}

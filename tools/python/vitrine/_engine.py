@@ -69,9 +69,10 @@ class Engine:
     throws  UsageError for settings and arrays that do not fit, with one sentence; Error
     """
 
-    def __init__(self, model: str | os.PathLike[str] | Sequence[Mapping[str, Any]], *, image: Sequence[int] | None = None,
-                 dtype: str = "float32", raw_size: tuple[int, int] | None = None, channels: int | None = None,
-                 batches: Sequence[int] = (), evaluate_batches: Sequence[int] = (), **flags: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] | Sequence[Mapping[str, Any]], *,
+                 image: Sequence[int] | None = None, dtype: str = "float32", raw_size: tuple[int, int] | None = None,
+                 channels: int | None = None, batches: Sequence[int] = (), evaluate_batches: Sequence[int] = (),
+                 **flags: Any) -> None:
         from ._vitrine import Trainer
 
         if dtype not in ("float32", "uint8"):
@@ -83,7 +84,7 @@ class Engine:
                     json.dump({"input": list(image or ()), "layers": list(model)}, file)
                 model = path
             words = arguments("plan", {"model": os.fspath(model), **flags})
-            self._trainer = Trainer(words, channels, dtype == "float32", raw_size, list(batches), list(evaluate_batches))
+            self._trainer = Trainer(words, channels, dtype == "float32", raw_size, batches, evaluate_batches)
 
     def step(self, x: Any, y: Any) -> Step:
         """Issues one optimizer step; returns before it is done. At most two are in flight.
@@ -124,7 +125,7 @@ class Engine:
         return self._trainer.steps
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint: an engine that loads it continues with the same bits. Weights are in model.safetensors."""
+        """Writes a checkpoint: an engine that loads it continues with the same bits. model.safetensors has weights."""
         self._trainer.save(os.fspath(folder))
 
     def load(self, path: str | os.PathLike[str]) -> None:

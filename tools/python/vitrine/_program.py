@@ -84,7 +84,7 @@ def arguments(command: str, values: Mapping[str, Any]) -> list[str]:
     for name, value in values.items():
         if value is None or name == "json":
             continue
-        flag = flags.get(name, {"name": name.replace("_", "-"), "value": "TEXT", "positional": False, "repeated": False})
+        flag = flags.get(name, {"name": name.replace("_", "-"), "value": "", "positional": False, "repeated": False})
         several = flag["repeated"] and isinstance(value, (list, tuple))
         if flag["positional"]:
             words += map(str, value) if several else [str(value)]
@@ -163,8 +163,8 @@ class Process:
         if status < 0:
             messages = f"{command_line(self.words)} was ended by {signal.Signals(-status).name}. {messages}"
         last = re.split(r"^vitrine(?: [\w]+)?: ", messages, flags=re.MULTILINE)[-1]
-        sentence = re.sub(r"\nTry 'vitrine.*", "", last, flags=re.DOTALL).strip()
-        error = (UsageError if status == 2 else Error)(sentence or f"{command_line(self.words)}: exit status {status}")
+        sentence = last.partition("\nTry 'vitrine")[0].strip() or f"{command_line(self.words)}: exit status {status}"
+        error = (UsageError if status == 2 else Error)(sentence)
         error.result = result
         raise error
 

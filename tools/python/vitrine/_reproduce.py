@@ -20,26 +20,29 @@ from ._results import Result, Run
 
 REMEDY = "remove the run's folder to make the run again"
 DEFAULTS = {"model": "alexnet", "epochs": 20, "lr": 1e-4, "lr_schedule": "plateau", "lr_patience": 3, "keep_last": 2}
-OWN = ("mode", "precision", "loss_scale", "steps", "log", "tensorboard", "checkpoint_dir", "resume", "report")  # set for each run
+# Set for each run.
+OWN = ("mode", "precision", "loss_scale", "steps", "log", "tensorboard", "checkpoint_dir", "resume", "report")
 LOCAL = ("workers", "keep_last", "keep_best", "timeout", "log_every", "check_order")  # another value changes no result
-CONDITIONS = {"classes": 1000, "normalize": "none", "shuffle": False, "lr_metric": "last-batch", "lr_schedule": "plateau"}
+CONDITIONS = {"classes": 1000, "normalize": "none", "shuffle": False, "lr_metric": "last-batch",
+              "lr_schedule": "plateau"}
 # Of one RTX 2060: accuracy and minutes.
 PUBLISHED = {"single fp32": (0.8191, 22), "single fp16:none": (0.8403, 21), "single fp16:dynamic": (None, 27),
              "dp fp32": (0.8216, None), "dp fp16:none": (0.8188, None), "dp fp16:dynamic": (0.8409, None),
              "ddp fp32": (0.8224, None), "ddp fp16:none": (0.8162, None), "ddp fp16:dynamic": (0.8252, None)}
-PUBLISHED_CONDITIONS = (
+PUBLISHED_CONDITIONS = [
     "1000 outputs for 10 classes: 990 of them have no sample. Good practice: one output for each class.",
     "Pixels are not normalized. Good practice: subtract the mean and divide by the deviation of the training set.",
     "Samples are not shuffled: every epoch has the same batches. Good practice: a new order in each epoch.",
-    "The schedule watches the loss of an epoch's last batch, which is mostly noise. Good practice: the loss on held-out data.",
-    "World size 1: the times of dp and ddp show what the schemes cost, and no speed-up. Good practice: several devices.",
-    "One run for each figure: differences within the spread of seeds mean nothing. Good practice: seeds=3.")
+    "The schedule watches the loss of an epoch's last batch, mostly noise. Good practice: the loss on held-out data.",
+    "World size 1: the times of dp and ddp show the schemes' cost, no speed-up. Good practice: several devices.",
+    "One run for each figure: differences within the spread of seeds mean nothing. Good practice: seeds=3."]
 
 
 class PlannedRun:
     """A configuration with a seed, in a folder: result.json, log.jsonl, checkpoints/ and tensorboard/."""
 
-    def __init__(self, out: pathlib.Path, mode: str, precision: str, seed: int, first: int, several: bool, flags: dict[str, Any]) -> None:
+    def __init__(self, out: pathlib.Path, mode: str, precision: str, seed: int, first: int, several: bool,
+                 flags: dict[str, Any]) -> None:
         self.configuration = f"{mode} {precision}"
         self.name = self.configuration + (f" seed {seed}" if several else "")
         self.folder = out / (f"{mode}-{precision}".replace(":", "-") + ("" if seed == first else f"-seed{seed}"))
@@ -50,8 +53,8 @@ class PlannedRun:
         if mode == "single":
             self._take_all_cores()
         self.settings = {key: text_of(value) for key, value in self.flags.items() if key not in LOCAL}
-        self.values = Values(name=self.name, mode=mode, precision=precision, seed=seed, folder=str(self.folder), state="interrupted",
-                             failure=None, diverged=None, epochs=[], devices=[], phases=[], skipped_steps=0)
+        self.values = Values(name=self.name, mode=mode, precision=precision, seed=seed, folder=str(self.folder),
+                             state="interrupted", failure=None, diverged=None, epochs=[], devices=[], phases=[])
 
     def _take_all_cores(self) -> None:
         """The first device, with what the flags give to all CPU devices."""
@@ -59,8 +62,9 @@ class PlannedRun:
         values["devices"] = devices[0]
         for key in ("threads_per_device", "device_memory"):
             if len(devices) > 1 and key in values and devices[0].startswith("cpu"):
-                number, unit = re.fullmatch(r"([\d.]*)(.*)", text_of(values[key]).split(",")[0]).groups()  # type: ignore[union-attr]
-                values[key] = f"{float(number) * len(devices):.0f}{unit}"
+                first = text_of(values[key]).split(",")[0]
+                number = first.rstrip("KMGTiB")
+                values[key] = f"{float(number) * len(devices):.0f}{first[len(number):]}"
 
     def stored(self) -> Values | None:
         """What result.json says. throws  Error if it is damaged, UsageError if the run there has other settings"""
@@ -75,8 +79,8 @@ class PlannedRun:
         for key in sorted({*before, *self.settings}):
             now, then = (settings.get(key, "not set") for settings in (self.settings, before))
             if now != then:
-                raise UsageError(f"out: the run in {self.folder} has another configuration: {key} is {now}, there {then}; use its "
-                                 "settings, or choose another folder")
+                raise UsageError(f"out: the run in {self.folder} has another configuration: {key} is {now}, there "
+                                 f"{then}; use its settings, or choose another folder")
         return result if state != "interrupted" else None
 
     def store(self, state: str, result: Any = None) -> None:
@@ -109,12 +113,14 @@ class PlannedRun:
         values.update({key: result[key] for key in ("diverged", "devices", "phases") if key in result})
         self.read_log()
         if values.state == "complete" and len(values.epochs) != self.flags["epochs"]:
-            raise Error(f"{self.folder}/log.jsonl: it has {len(values.epochs)} of {self.flags['epochs']} epochs; {REMEDY}")
+            raise Error(f"{self.folder}/log.jsonl: it has {len(values.epochs)} of {self.flags['epochs']} epochs; "
+                        f"{REMEDY}")
 
     def read_log(self) -> None:
         path, epochs, scales = self.folder / "log.jsonl", {}, {}
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        for number, line in enumerate(line for line in lines if line.endswith("\n")):  # a killed process may leave half a line
+        # A killed process may leave half a line.
+        for number, line in enumerate(line for line in lines if line.endswith("\n")):
             try:
                 row = Values(json.loads(line))
                 if row["kind"] == "epoch":  # the row of an interrupted epoch is replaced by that of the whole epoch
@@ -123,14 +129,15 @@ class PlannedRun:
                     scales[row["step"]] = row["loss_scale"]
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise Error(f"{path}, line {number + 1}: it is damaged ({type(error).__name__}); {REMEDY}") from None
-        keys = {"epoch": "epoch", "loss": "train_loss", "test_loss": "test_loss", "test_accuracy": "test_accuracy", "step": "steps",
-                "samples": "samples", "train_seconds": "seconds", "samples_per_second": "samples_per_second"}
+        keys = {name: name for name in ("epoch", "test_loss", "test_accuracy", "samples", "samples_per_second")}
+        keys |= {"loss": "train_loss", "step": "steps", "train_seconds": "seconds"}
         rows = [Values({name: epochs[epoch][key] for key, name in keys.items()}) for epoch in sorted(epochs)]
         for row, before in reversed([*zip(rows[1:], rows)]):
             row["steps"] -= before["steps"]
         ordered = [scales[step] for step in sorted(scales)]  # a scale falls only after a step that was skipped
+        rates = [row["samples_per_second"] for row in rows]
         self.values.update(epochs=rows, seconds=sum(row["seconds"] for row in rows) if rows else None,
-                           samples_per_second=statistics.median(row["samples_per_second"] for row in rows) if rows else None,
+                           samples_per_second=statistics.median(rates) if rates else None,
                            test_accuracy=rows[-1]["test_accuracy"] if rows else None,
                            skipped_steps=sum(after < before for before, after in zip(ordered, ordered[1:])))
 
@@ -145,7 +152,8 @@ def devices_in(text: object) -> list[str]:
 
 
 def spread(values: Sequence[float]) -> Values | None:
-    return Values(mean=statistics.fmean(values), deviation=statistics.stdev(values) if len(values) > 1 else None) if values else None
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Values(mean=statistics.fmean(values), deviation=deviation) if values else None
 
 
 class Reproduction(Result):
@@ -156,14 +164,16 @@ class Reproduction(Result):
 
     def rows(self) -> list[Mapping[str, Any]]:
         keys = ("name", "state", "test_accuracy", "seconds", "samples_per_second")
-        return [{key: run.get(key) for key in keys} | {f"peak_bytes.{d['device']}": d["peak_bytes"] for d in run["devices"]}
+        return [{**{key: run.get(key) for key in keys},
+                 **{f"peak_bytes.{device['device']}": device["peak_bytes"] for device in run["devices"]}}
                 for run in self["runs"]]
 
     def _repr_html_(self) -> str:
         rows = self.rows()
         heads = list(dict.fromkeys(key for row in rows for key in row))
-        problems = [[run["name"], run["failure"] or run["diverged"]] for run in self["runs"] if run["failure"] or run["diverged"]]
-        return _display.table(heads, [[row.get(key, "") for key in heads] for row in rows]) + (_display.table(["run", "problem"], problems) if problems else "")
+        problems = [[run["name"], run["failure"] or run["diverged"] or "none"] for run in self["runs"]]
+        table = _display.table(heads, [[row.get(key, "") for key in heads] for row in rows])
+        return table + _display.table(["run", "problem"], problems)
 
 
 @contextlib.contextmanager
@@ -191,7 +201,8 @@ def check_names(argument: str, names: Sequence[str], known: Sequence[str]) -> No
             raise UsageError(f"{argument}: {name} appears twice")
 
 
-def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence[str], modes: Sequence[str] = ("single", "dp", "ddp"),
+def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence[str],
+              modes: Sequence[str] = ("single", "dp", "ddp"),
               precisions: Sequence[str] = ("fp32", "fp16:none", "fp16:dynamic"), seeds: int = 1, seed: int = 0,
               as_published: bool = False, **flags: Any) -> Reproduction:
     """Trains one model in every mode and precision, and compares time, accuracy, speed and memory.
@@ -227,13 +238,13 @@ def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence
             if key in flags:
                 raise UsageError(f"as_published sets {key}; leave it out, or leave out as_published")
         if len(devices_in(devices)) > 1:
-            raise UsageError(f"as_published: the published figures are those of one device, but devices {text_of(devices)} has "
-                             f"{len(devices_in(devices))}; name one")
+            raise UsageError("as_published: the published figures are those of one device, but devices "
+                             f"{text_of(devices)} has {len(devices_in(devices))}; name one")
     given = {"data": data, "devices": devices, **DEFAULTS, **(CONDITIONS if as_published else {}), **flags}
     planned = [PlannedRun(folder, mode, precision, seed + i, seed, seeds > 1, given)
                for i in range(seeds) for mode in modes for precision in precisions]
     to_make = 0
-    for run in planned:  # those with other settings are refused before the first one starts; what is damaged fails alone
+    for run in planned:  # those with other settings are refused before the first one starts; damaged ones fail alone
         try:
             to_make += run.stored() is None
         except UsageError:
@@ -246,14 +257,15 @@ def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence
 
 def departures_of(given: Mapping[str, Any], flags: Mapping[str, Any]) -> list[str]:
     """What differs from the published conditions."""
-    departures = [f"{key} {text_of(value)}; published: {text_of(DEFAULTS.get(key, 'not set'))}" for key, value in flags.items()
-                  if key not in LOCAL and value != DEFAULTS.get(key)]
+    departures = [f"{key} {text_of(value)}; published: {text_of(DEFAULTS.get(key, 'not set'))}"
+                  for key, value in flags.items() if key not in LOCAL and value != DEFAULTS.get(key)]
     if not str(given["data"]).startswith("cifar10:"):
         departures.append(f"data {given['data']}; published: CIFAR-10")
     return [*departures, f"device {text_of(given['devices'])}; published: an RTX 2060"]
 
 
-def make_all(folder: pathlib.Path, planned: Sequence[PlannedRun], to_make: int, departures: list[str] | None) -> Reproduction:
+def make_all(folder: pathlib.Path, planned: Sequence[PlannedRun], to_make: int,
+             departures: list[str] | None) -> Reproduction:
     interrupted, made = False, 0
     for run in planned:
         try:
@@ -272,14 +284,15 @@ def make_all(folder: pathlib.Path, planned: Sequence[PlannedRun], to_make: int, 
     for name in dict.fromkeys(run.configuration for run in planned):
         complete = [run.values for run in planned if run.configuration == name and run.values.state == "complete"]
         accuracies = [run.test_accuracy for run in complete if run.test_accuracy is not None]
+        rates = [run.samples_per_second for run in complete]
         summary = Values(name=name, complete_runs=len(complete), test_accuracy=spread(accuracies),
                          seconds=spread([run.seconds for run in complete]),
-                         samples_per_second=statistics.median(run.samples_per_second for run in complete) if complete else None)
+                         samples_per_second=statistics.median(rates) if rates else None)
         if departures is not None:
             summary["published"] = Values(zip(("test_accuracy", "minutes"), PUBLISHED.get(name, (None, None))))
         configurations.append(summary)
     data = {"runs": [run.values for run in planned], "configurations": configurations, "departures": departures or [],
-            "published_conditions": list(PUBLISHED_CONDITIONS) if departures is not None else [], "interrupted": interrupted}
+            "published_conditions": PUBLISHED_CONDITIONS if departures is not None else [], "interrupted": interrupted}
     (folder / "runs.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
     if interrupted:
         raise KeyboardInterrupt

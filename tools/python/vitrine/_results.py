@@ -96,9 +96,9 @@ class Collectives(Result):
         return list(self["results"])
 
     def _repr_html_(self) -> str:
-        return _display.table(["collective", "bytes", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong"], [
-            [row["collective"], row["size"], *(row["out_of_place"][key] for key in ("time_us", "algbw", "busbw", "wrong"))]
-            for row in self["results"]])
+        keys = ("time_us", "algbw", "busbw", "wrong")
+        return _display.table(["collective", "size", *keys], [
+            [row["collective"], row["size"], *map(row["out_of_place"].get, keys)] for row in self["results"]])
 
 
 class Verification(Result):
@@ -110,20 +110,13 @@ class Verification(Result):
         return _display.table(["value", ""], [[key, value] for key, value in self.items()])
 
 
-class Lesson:
+class Lesson(str):
     """A lesson as text, with what its command printed."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return self.text
+    __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        return _display.preformatted(self.text)
+        return _display.preformatted(self)
 
 
 class Run:
@@ -137,6 +130,8 @@ class Run:
     def __init__(self, flags: dict[str, Any]) -> None:
         self._own = None if flags.get("log") else tempfile.TemporaryDirectory()
         self._log = pathlib.Path(self._own.name if self._own else "", flags.get("log") or "steps.jsonl")
+        if self._own:
+            self._log.touch()
         words = arguments("train", {**flags, "log": self._log})
         self.command, self._report = command_line(arguments("train", flags)), flags.get("report")
         self._process = Process(words)
@@ -154,10 +149,6 @@ class Run:
         self.result  # throws what ended the run
 
     def _lines(self) -> Iterator[str]:
-        while not self._log.exists() and self._process.running():
-            time.sleep(0.01)
-        if not self._log.exists():
-            return
         with self._log.open(encoding="utf-8") as file:
             half = ""
             while True:

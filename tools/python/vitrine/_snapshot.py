@@ -30,7 +30,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds nothing but what pickles have opcodes for: lists, dicts, sets, numbers, bytes and text."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module}.{name}; what names classes or calls functions is never executed")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is never executed")
 
 
 def load(path: str) -> Any:
@@ -262,7 +262,8 @@ def explain(snapshot: str | os.PathLike[str]) -> Explanation:
               it names is executed
 
     >>> import pickle
-    >>> entry = {"action": "alloc", "addr": 4096, "size": 500, "stream": 0, "frames": [{"name": "f", "filename": "a.py", "line": 1}]}
+    >>> frame = {"name": "f", "filename": "a.py", "line": 1}
+    >>> entry = {"action": "alloc", "addr": 4096, "size": 500, "stream": 0, "frames": [frame]}
     >>> segment = {"device": 0, "address": 4096, "total_size": 2 << 20, "stream": 0, "blocks": []}
     >>> with open("snapshot.pickle", "wb") as file:
     ...     pickle.dump({"device_traces": [[entry]], "segments": [segment]}, file)
@@ -306,7 +307,7 @@ def memory_viz(history: str | os.PathLike[str], out: str | os.PathLike[str] | No
     history  the JSON of train(memory_history=FILE)        out  [FILE with .pickle]
     throws   OSError, ValueError
 
-    >>> run = vitrine.train(model="mlp", data="synthetic:64", steps=2, no_eval=True, memory_history="history.json").result
+    >>> run = vitrine.train(model="mlp", data="synthetic:64", steps=2, memory_history="history.json").result
     >>> vitrine.memory_viz("history.json")
     'history.pickle'
     """
