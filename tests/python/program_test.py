@@ -125,11 +125,11 @@ def test_errors_have_the_programs_sentence():
 
 
 def test_a_plan_that_does_not_fit_is_a_value():
-    plan = vitrine.plan(model="resnet18-cifar", devices="cuda:0", device_memory="128MiB")
+    plan = vitrine.plan(model="small-cnn", devices="cuda:0", device_memory="64MiB", batch_size=512)
     assert not plan.fits and "--batch-size" in plan.remedies
-    assert plan.peak == plan.devices[0].peak_bytes > 128 << 20
+    assert plan.peak == plan.devices[0].peak_bytes > 64 << 20
     assert sum(plan.devices[0].by_category.values()) == plan.peak
-    assert plan.command == "vitrine plan --model resnet18-cifar --devices cuda:0 --device-memory 128MiB"
+    assert plan.command == "vitrine plan --model small-cnn --devices cuda:0 --device-memory 64MiB --batch-size 512"
     assert "data-chart=\"peaks\"" in _unescaped(plan._repr_html_())
 
 

@@ -24,7 +24,7 @@
 
 #include "nn/checkpoint.h"
 #include "nn/json_file.h"
-#include "nn/model_file.h"
+#include "nn/model.h"
 #include "nn/parallel/engine.h"
 #include "nn/weights_file.h"
 #include "runtime/descriptor.h"

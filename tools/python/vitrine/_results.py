@@ -128,10 +128,8 @@ class Run:
     """
 
     def __init__(self, flags: dict[str, Any]) -> None:
-        self._own = None if flags.get("log") else tempfile.TemporaryDirectory()
-        self._log = pathlib.Path(self._own.name if self._own else "", flags.get("log") or "steps.jsonl")
-        if self._own:
-            self._log.touch()
+        self._own = None if flags.get("log") else tempfile.NamedTemporaryFile(suffix=".jsonl")
+        self._log = pathlib.Path(flags["log"] if self._own is None else self._own.name)
         words = arguments("train", {**flags, "log": self._log})
         self.command, self._report = command_line(arguments("train", flags)), flags.get("report")
         self._process = Process(words)
