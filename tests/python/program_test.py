@@ -125,11 +125,11 @@ def test_errors_have_the_programs_sentence():
 
 
 def test_a_plan_that_does_not_fit_is_a_value():
-    plan = vitrine.plan(model="small-cnn", devices="cuda:0", device_memory="64MiB", batch_size=512)
+    plan = vitrine.plan(model="resnet50", devices="cuda:0-7", device_memory="4GiB", batch_size=512, mode="dp")
     assert not plan.fits and "--batch-size" in plan.remedies
-    assert plan.peak == plan.devices[0].peak_bytes > 64 << 20
+    assert plan.peak == plan.devices[0].peak_bytes > 4 << 30
     assert sum(plan.devices[0].by_category.values()) == plan.peak
-    assert plan.command == "vitrine plan --model small-cnn --devices cuda:0 --device-memory 64MiB --batch-size 512"
+    assert plan.command == "vitrine plan --model resnet50 --devices cuda:0-7 --device-memory 4GiB --batch-size 512 --mode dp"
     assert "data-chart=\"peaks\"" in _unescaped(plan._repr_html_())
 
 
