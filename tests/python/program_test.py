@@ -167,7 +167,10 @@ def test_a_run_that_is_left_ends():
     with vitrine.train(model="mlp", steps=10_000_000, no_eval=True) as run:
         assert next(iter(run)).step == 1
     assert run._process.popen.returncode == 130
-    assert vitrine.train(model="mlp", steps=10_000_000, no_eval=True).stop().interrupted
+    run = vitrine.train(model="mlp", steps=10_000_000, no_eval=True)
+    for _ in run:
+        break  # stops it
+    assert run.result.interrupted
 
 
 def test_the_types_are_right():

@@ -124,7 +124,7 @@ class Run:
     `lr` and `loss_scale`. The program hands them over about once a second, and does not wait for the reader. A run that
     writes a `log` of its own gives `step` and `loss` at its end.
 
-    `result` waits for the end. Leaving a `with` statement, or dropping the object, stops the run as Ctrl-C does.
+    `result` waits for the end. Leaving the loop early or a `with` statement, or dropping the object, stops the run as Ctrl-C does.
     """
 
     def __init__(self, flags: dict[str, Any]) -> None:
@@ -141,9 +141,11 @@ class Run:
             return
         try:
             yield from (row for row in map(parse, self._lines()) if row["kind"] == "step")
-        except KeyboardInterrupt:
-            self._process.interrupted = True
+        except (KeyboardInterrupt, GeneratorExit) as left:  # or an interrupt in the loop
             self._process.interrupt()
+            if isinstance(left, GeneratorExit):
+                raise
+            self._process.interrupted = True
         self.result  # throws what ended the run
 
     def _lines(self) -> Iterator[str]:
