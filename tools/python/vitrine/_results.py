@@ -124,7 +124,8 @@ class Run:
     `lr` and `loss_scale`. The program hands them over about once a second, and does not wait for the reader. A run that
     writes a `log` of its own gives `step` and `loss` at its end.
 
-    `result` waits for the end. Leaving the loop early or a `with` statement, or dropping the object, stops the run as Ctrl-C does.
+    `result` waits for the end. Leaving the loop early or a `with` statement, or dropping the object, stops the run as
+    Ctrl-C does.
     """
 
     def __init__(self, flags: dict[str, Any]) -> None:
@@ -141,11 +142,10 @@ class Run:
             return
         try:
             yield from (row for row in map(parse, self._lines()) if row["kind"] == "step")
-        except (KeyboardInterrupt, GeneratorExit) as left:  # or an interrupt in the loop
-            self._process.interrupt()
-            if isinstance(left, GeneratorExit):
-                raise
+        except KeyboardInterrupt:
             self._process.interrupted = True
+        finally:  # the loop may be left early, also by an interrupt in its body
+            self._process.interrupt()
         self.result  # throws what ended the run
 
     def _lines(self) -> Iterator[str]:
