@@ -156,7 +156,7 @@ def test_an_interrupt_saves_a_checkpoint_and_gives_the_values_so_far():
         for step in run:
             interrupt_in(0)
             time.sleep(5)
-    assert run.result.interrupted and run.result.checkpoints.saved == 1
+    assert run.result.interrupted and run.result.checkpoints.saved >= 1  # and after each epoch
     assert os.path.exists(f"checkpoints/{run.result.checkpoints.newest}/model.safetensors")
     with pytest.raises(KeyboardInterrupt):
         interrupt_in(1)
