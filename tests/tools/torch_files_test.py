@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Weights go both ways between Vitrine and PyTorch modules with torchvision's names, and the logits are equal to 1e-4. The model "sequential" goes
-to Vitrine as a file, written by docs/examples/export_model.py.
+to Vitrine as a file, written by vitrine.export().
 
 usage: torch_files_test.py VITRINE MODEL...     exits with 77 without PyTorch
 """
@@ -36,8 +36,8 @@ import numpy  # noqa: E402
 import torch  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "nn"), str(ROOT / "docs" / "examples")]
-from export_model import export  # noqa: E402
+sys.path[:0] = [str(ROOT / "tests" / "nn"), str(ROOT / "tools" / "python" / "vitrine")]
+from _export import export  # noqa: E402
 from record_resnet import resnet18, resnet50  # noqa: E402
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws model files and compares Vitrine with PyTorch in double precision: the logits of a test set, and the loss, all gradients and all
 running statistics of one training step, whose memory must be the planned one. Layers of every type of docs/model_files.md come in any legal order and
-size, in nested Sequentials, on images of 1 or 3 channels and of any shape; docs/examples/export_model.py writes the files.
+size, in nested Sequentials, on images of 1 or 3 channels and of any shape; vitrine.export() writes the files.
 
 usage: torch_models_test.py VITRINE [FILES [FIRST]]     FILES numbers of files from FIRST on; [100 0]
        exits with 77 without PyTorch; names and keeps what differs

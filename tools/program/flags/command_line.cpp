@@ -144,8 +144,9 @@ CommandLine parse(const std::vector<std::string>& arguments, const SettingTable&
   if (!arguments.empty() && arguments[0] == "man") return {{}, kExitOk, man_page(table), {}};
   if (!arguments.empty() && arguments[0] == "completion") {
     if (arguments.size() == 2 && arguments[1] == "bash") return {{}, kExitOk, bash_completion(table), {}};
-    return usage_error(nullptr,
-                       "completion: expected bash (zsh reads it after: autoload -U bashcompinit && bashcompinit)");
+    if (arguments.size() == 2 && arguments[1] == "json") return {{}, kExitOk, flags_json(table), {}};
+    return usage_error(
+        nullptr, "completion: expected bash (zsh reads it after: autoload -U bashcompinit && bashcompinit) or json");
   }
   ProgramFlags flags(table);
   CLI::App& app = flags.app;

@@ -10,6 +10,7 @@
 
 #include "runtime/text.h"
 #include "tools/program/flags/program_flags.h"
+#include "tools/program/text/json_text.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -86,6 +87,7 @@ std::string man_page(const SettingTable& table) {
   for (const CommandRow& row : command_table()) text += roff_item(row.name, row.purpose);
   text += roff_item("help COMMAND", "Explain a command") +
           roff_item("completion bash", "Print the completion of commands and flags for bash and zsh") +
+          roff_item("completion json", "Print commands, flags and their meanings as JSON, for programs") +
           roff_item("man", "Print this page");
   std::string group;
   for (const FlagEntry& flag : all_flags(program)) {
@@ -104,6 +106,26 @@ std::string man_page(const SettingTable& table) {
     for (const char* example : row.examples) text += roff(example) + "\n";
   }
   return text + fmt::format(".fi\n.SH EXIT STATUS\n{}\n", kExitStatuses);
+}
+
+std::string flags_json(const SettingTable& table) {
+  const ProgramFlags program(table);
+  Json commands = Json::object();
+  for (const CLI::App* command : program.app.get_subcommands({})) {
+    Json& flags = commands[command->get_name()];
+    flags = {{"purpose", command->get_description()}, {"flags", Json::array()}};
+    for (const CLI::Option* option : shown_options(*command)) {
+      std::vector<std::string> names = option->get_lnames();
+      if (names.empty()) names.push_back(option->get_name(true));
+      flags["flags"].push_back({{"names", names},
+                                {"value", option_value(*option)},
+                                {"positional", option->get_positional()},
+                                {"repeated", option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
+                                {"group", option->get_group()},
+                                {"meaning", option_meaning(*option)}});
+    }
+  }
+  return json_text(commands) + "\n";
 }
 
 std::string bash_completion(const SettingTable& table) {
@@ -139,7 +161,7 @@ _vitrine() {{
   [[ $previous == = ]] && previous=${{COMP_WORDS[COMP_CWORD-2]}}
   case $previous in
     vitrine|*/vitrine|help) words="{}" ;;
-    completion) words=bash ;;
+    completion) words="bash json" ;;
 {}    {}) ;;  # a number, a name or a file
     *) case ${{COMP_WORDS[1]}} in
 {}    esac ;;

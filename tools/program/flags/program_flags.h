@@ -50,6 +50,9 @@ std::string what_differs(const std::string& meaning, const std::string& first);
 std::string man_page(const SettingTable& table = setting_table());
 /// What bash (and zsh) read to complete commands, flags and their words.
 std::string bash_completion(const SettingTable& table = setting_table());
+/// {"COMMAND": {"purpose", "flags": [{"names", "value", "positional", "repeated", "group", "meaning"}]}}, of which the
+/// Python package makes its functions' arguments. "value" is empty for a switch.
+std::string flags_json(const SettingTable& table = setting_table());
 
 /// "--mode dp|ddp", "--lr X", "--json": an option with the values that it takes.
 std::string option_usage(const CLI::Option& option);

@@ -1,18 +1,21 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a torch.nn.Sequential as a model file of Vitrine. Containers inside it are written layer by layer, with the
-names of PyTorch's parameters. What a model file cannot describe is refused with a TypeError that names it.
+"""Model files from PyTorch."""
 
-    from export_model import export
-    export(net, (3, 32, 32), "my_net.json")     # the shape of one image: channels, height, width
-"""
+from __future__ import annotations
+
 import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
-def layers_of(module, name=""):
+def layers_of(module: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
     """Yields (name, layer) in the order of the forward pass; a layer that is used twice comes twice."""
+    import torch
+
     kind = type(module)
     what = name or "the model"
     if module._forward_hooks or module._forward_pre_hooks:
@@ -21,6 +24,7 @@ def layers_of(module, name=""):
         raise TypeError(f"{what}: its forward was replaced; write what it computes as layers of a Sequential")
     if kind.forward is torch.nn.Sequential.forward:
         for key, child in module._modules.items():
+            assert child is not None
             yield from layers_of(child, f"{name}.{key}" if name else key)
     elif getattr(torch.nn, kind.__name__, None) is kind:
         yield name, module
@@ -29,8 +33,20 @@ def layers_of(module, name=""):
                         "which has its own forward; write it as a Sequential")
 
 
-def export(net, image, path):
-    layers, owners = [], {}
+def export(net: torch.nn.Module, image: Sequence[int], path: str | os.PathLike[str]) -> None:
+    """Writes a torch.nn.Sequential as a model file (docs/model_files.md), with the names of PyTorch's parameters.
+
+    image  the shape of one image: channels, height, width
+    throws TypeError that names what a model file cannot describe
+
+    >>> import torch  # doctest: +SKIP
+    >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))  # doctest: +SKIP
+    >>> vitrine.export(net, (3, 32, 32), "net.json")  # doctest: +SKIP
+    """
+    import torch
+
+    layers: list[dict[str, Any]] = []
+    owners: dict[int, str] = {}
     for name, layer in layers_of(net):
         for key, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
             owner = owners.setdefault(id(tensor), f"{name}.{key}")
@@ -44,5 +60,5 @@ def export(net, image, path):
         if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
             settings["bias"] = layer.bias is not None
         layers.append({"name": name, "type": type(layer).__name__, **settings})
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         json.dump({"input": list(image), "layers": layers}, file, indent=1)
