@@ -151,7 +151,8 @@ def interrupt_in(seconds):
 
 
 def test_an_interrupt_saves_a_checkpoint_and_gives_the_values_so_far():
-    run = vitrine.train(model="mlp", data="synthetic:64", steps=10_000_000, checkpoint_dir="checkpoints", no_eval=True)
+    run = vitrine.train(model="mlp", data="synthetic:64", steps=10_000_000, checkpoint_dir="checkpoints", keep_last=2,
+                        no_eval=True)
     with pytest.raises(KeyboardInterrupt):
         for step in run:
             interrupt_in(0)

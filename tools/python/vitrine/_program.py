@@ -112,7 +112,9 @@ class Process:
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         unwrapped = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
         self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
-                                      stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0)
+                                      stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0,
+                                      # In the background of a script SIGINT is ignored, and would stay so.
+                                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def running(self) -> bool:
         return self.popen.poll() is None
