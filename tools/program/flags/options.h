@@ -50,8 +50,8 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& options)
 ///   evaluates_epochs  the run evaluates each epoch on the test set
 void check_checkpoint_options(const CheckpointOptions& options, const std::string& init_weights, bool evaluates_epochs);
 
-/// What `vitrine collectives` measures. reduce_broadcast is what `--reduce gpu0` does: a reduction to the root, then a
-/// broadcast from there; tree_all_reduce is that of exact mode, with a leaf on each rank.
+/// What `vitrine collectives` measures. reduce_broadcast is what `--reduce device0` does: a reduction to the root, then
+/// a broadcast from there; tree_all_reduce is that of exact mode, with a leaf on each rank.
 enum class Collective {
   scatter,
   gather,

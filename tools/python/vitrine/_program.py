@@ -111,10 +111,12 @@ class Process:
         self.words, self.interrupted, self.closed = words, False, False
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         unwrapped = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        # In the background of a script SIGINT is ignored, and would stay so.
+        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        reset = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if ignored else None
         self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
                                       stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0,
-                                      # In the background of a script SIGINT is ignored, and would stay so.
-                                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                      preexec_fn=reset)
 
     def running(self) -> bool:
         return self.popen.poll() is None
