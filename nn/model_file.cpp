@@ -295,8 +295,16 @@ std::string name_in(const Json& json, const std::string& what) {
 }
 
 Json parse(const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of each object around
+  const auto refuse_second = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw Problem(fmt::format("an object has the key '{}' twice", excerpt(value.get<std::string>())));
+    return true;
+  };
   try {
-    return Json::parse(text);
+    return Json::parse(text, refuse_second);
   } catch (const Json::exception& problem) {
     throw Problem(fmt::format("it is not JSON: {}", describe_json_error(problem)));
   }

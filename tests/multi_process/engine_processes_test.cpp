@@ -71,7 +71,7 @@ TEST_P(EngineProcesses, TrainLikeOneDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Counts, EngineProcesses, ::testing::Values(Processes{1, 1}, kTrainedTwice, Processes{2, 2}),
+INSTANTIATE_TEST_SUITE_P(Counts, EngineProcesses, ::testing::Values(kTrainedTwice, Processes{2, 2}),
                          device_counts_label);
 
 using EngineSums = EngineProcesses;

@@ -3,7 +3,7 @@
 """Drawn runs in exact mode: one hash for each identity (model, precision, batch, leaves, workspace), whatever the devices, processes, scheme, split and
 capacities are, and whether it evaluates; and each device of each process measures what vitrine plan --processes has planned for it.
 
-usage: exact_draws_test.py VITRINE MPIRUN [SECONDS [SEED]]      SECONDS: how long to draw (default 60)
+usage: exact_draws_test.py VITRINE MPIRUN [SECONDS [SEED]]      SECONDS: how long to draw (default 30)
 """
 import json
 import os
@@ -15,7 +15,7 @@ import tempfile
 import time
 
 VITRINE, MPIRUN = sys.argv[1:3]
-SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 60
+SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 30
 SEED = int(sys.argv[4]) if len(sys.argv) > 4 else 46
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_", "SLURM_"))},

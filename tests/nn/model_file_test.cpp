@@ -154,6 +154,8 @@ TEST_F(ModelFile, RefusesFilesThatAreNoModel) {
   expect(
       R"({"input": [3, 8, 8], "layers": [{"type": "Flatten", "name": "a"}, {"type": "Linear", "out_features": 2, "name": "a"}]})",
       "a");
+  expect(R"({"input": [3, 8, 8], "input": [1, 8, 8], "layers": []})", "an object has the key 'input' twice");
+  expect(R"({"input": [3, 8, 8], "layers": [{"type": "Flatten", "type": "ReLU"}]})", "has the key 'type' twice");
   expect(std::string(100'000, '['), "net.json");
   expect("{\"input\": \"" + std::string(100'000, 'x') + "\", \"layers\": []}", "xxx...");
   EXPECT_THROW(read_model_file(path("absent.json")), DataError);

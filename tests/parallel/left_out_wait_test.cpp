@@ -16,7 +16,7 @@ TEST_P(LeftOutWait, IsFoundOnEveryBackendEveryTime) {
   int64_t found = 0;
   for (int64_t i = 0; i < waits; ++i) {
     const bool on_meta = finds_left_out_wait(Backend::meta, GetParam(), i, false);
-    for (int round = 0; round < 2; ++round)
+    for (int round = 0; round < (kSeedStep == 1 ? 2 : 1); ++round)
       EXPECT_EQ(finds_left_out_wait(Backend::cpu, GetParam(), i, false), on_meta) << "wait " << i;
     found += on_meta ? 1 : 0;
   }

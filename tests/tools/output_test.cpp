@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/expect_contains.h"
 #include "tests/support/paths.h"
@@ -51,6 +52,14 @@ TEST_F(Output, AReaderThatHasEnoughEndsACommandThatOnlyPrints) {
   const ChildResult result = shell("exec 3> >(:); wait $!; $V man >&3 || $V plan --model mlp --data synthetic:200 >&3");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.error, "");
+}
+
+/// oneDNN prints what ONEDNN_VERBOSE asks for on stdout, NCCL what NCCL_DEBUG does.
+TEST_F(Output, LinesOfLibrariesAreNotAmongResults) {
+  const ChildResult result = shell("ONEDNN_VERBOSE=1 DNNL_VERBOSE=1 $TRAIN --json");
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_TRUE(nlohmann::json::accept(result.output)) << result.output;
+  expect_contains(result.error, "_verbose,");
 }
 
 TEST_F(Output, AFullDiskAtStdoutIsAnError) {

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -167,6 +169,15 @@ class FileSizeLimit {
   void (*signal_)(int);
   rlimit before_{};
 };
+
+TEST_F(Tensorboard, ALogInCsvWritesNanWithoutASign) {
+  RunLog::Target target;
+  target.file = folder() + "/log.csv";
+  RunLog log(target);
+  log.add_step({1, 1, std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0), 0.1, std::nullopt});
+  log.close_file();
+  expect_contains(content(target.file), ",nan,0.1,");
+}
 
 TEST_F(Tensorboard, AFullDiskStopsNeitherTrainingNorTheLogAndIsReportedAtOnceAndAtTheEnd) {
   RunLog::Target target;

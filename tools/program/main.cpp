@@ -59,6 +59,7 @@ int run_program(const std::vector<std::string>& arguments) {
   if (!line.options) return line.exit_code;
   install_interrupt_handler();
   Options options = *line.options;
+  if (options.json) keep_stdout_for_results();
   std::optional<Processes> processes;
   const auto fail = [&](const vitrine::Reason& reason, int status) {
     const std::string text = with_short_quotes(in_program_words(reason), arguments);

@@ -53,6 +53,8 @@ std::string divergence_remedies(const EngineConfig& config) {
   if (!config.update_in_backward) remedies.emplace_back("clip the gradient's norm");
   if (config.precision.mixed())
     remedies.emplace_back(config.precision.compute == DType::f16 ? "compute in bf16 or f32" : "compute in f32");
+  if (config.optimizer.kind != OptimizerConfig::Kind::sgd && config.optimizer.adam_kernel().eps == 0.0)
+    remedies.emplace_back("set the optimizer's eps above 0");
   if (remedies.size() > 1) remedies.back().insert(0, "or ");
   return fmt::format("{}", fmt::join(remedies, ", "));
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -41,7 +42,8 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
     for (const auto& [key, part] : value.items())
       flatten(part, name.empty() ? key : fmt::format("{}.{}", name, key), cells);
   } else if (value.is_number_float()) {
-    cells[name] = fmt::format("{}", value.get<double>());
+    const auto number = value.get<double>();
+    cells[name] = std::isnan(number) ? "nan" : fmt::format("{}", number);  // without the sign of a NaN
   } else if (!value.is_null()) {
     cells[name] = value.is_string() ? value.get<std::string>() : json_text(value);
   }

@@ -20,7 +20,7 @@ constexpr int kBarWidth = 24, kLeastBarWidth = 8;
 
 // The program's own stdout and stderr have none (standard_streams.h).
 int descriptor_of(std::FILE* stream) {
-  return stream == stdout ? STDOUT_FILENO : stream == stderr ? STDERR_FILENO : fileno(stream);
+  return stream == stderr ? STDERR_FILENO : stream == stdout ? STDOUT_FILENO : fileno(stream);
 }
 
 }  // namespace

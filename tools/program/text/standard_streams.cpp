@@ -24,6 +24,7 @@ struct StandardStream {
 };
 
 StandardStream standard_output{STDOUT_FILENO}, standard_error{STDERR_FILENO};
+std::FILE* results = stdout;
 
 ssize_t write_all(void* cookie, const char* text, size_t size) {
   auto& stream = *static_cast<StandardStream*>(cookie);
@@ -91,7 +92,7 @@ void keep_standard_streams() {
   std::FILE* const output = open_stream(standard_output, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF);
   std::FILE* const error = open_stream(standard_error, _IONBF);
   // Out of memory: the streams stay unchanged.
-  if (output != nullptr) stdout = output;
+  if (output != nullptr) results = stdout = output;
   if (error != nullptr) stderr = error;
 }
 
@@ -99,14 +100,16 @@ void print_results(const std::string& json) {
   const bool under_mpirun = std::getenv("PMIX_RANK") != nullptr;
   bool waits = under_mpirun && wait_for_mpirun(STDERR_FILENO);
   for (const std::string& line : under_mpirun ? short_lines(json) : std::vector{json}) {
-    std::fwrite(line.data(), 1, line.size(), stdout);
-    std::fflush(stdout);
+    std::fwrite(line.data(), 1, line.size(), results);
+    std::fflush(results);
     waits = waits && wait_for_mpirun(STDOUT_FILENO);
   }
 }
 
+void keep_stdout_for_results() { stdout = stderr; }
+
 std::string finish_stdout() {
-  std::fflush(stdout);
+  std::fflush(results);
   const int problem = standard_output.problem;
   return problem == 0 ? std::string() : std::strerror(problem);
 }

@@ -16,6 +16,10 @@ void keep_standard_streams();
 /// stdout is a terminal of mpirun's, what it has read is not known, and parts can still get to the wrong stream.
 void print_results(const std::string& json);
 
+/// From now on only print_results() writes to stdout, and what else is printed there, such as ONEDNN_VERBOSE's and
+/// NCCL_DEBUG's lines, goes to stderr.
+void keep_stdout_for_results();
+
 /// Flushes stdout. Returns why some output could not be written; empty if all of it was.
 std::string finish_stdout();
 
