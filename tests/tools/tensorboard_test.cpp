@@ -176,7 +176,7 @@ TEST_F(Tensorboard, ALogInCsvWritesNanWithoutASign) {
   RunLog log(target);
   log.add_step({1, 1, std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0), 0.1, std::nullopt});
   log.close_file();
-  expect_contains(content(target.file), ",nan,0.1,");
+  expect_contains(test::content(target.file), ",nan,0.1,");
 }
 
 TEST_F(Tensorboard, AFullDiskStopsNeitherTrainingNorTheLogAndIsReportedAtOnceAndAtTheEnd) {
