@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data-parallel training in one file: the specification of what Vitrine's engine computes, and of who holds and who
-// sends what, without streams, pools, GPUs or libraries. Read it from top to bottom; nothing is used before it is
-// defined.
+// sends what, without streams, pools, GPUs or libraries. Read it from top to bottom.
 //
 //     g++ -std=c++20 -O3 -pthread one_file.cpp -o one_file
 //     ./one_file --scheme dp --devices 3                 # dp, ddp or zero1
@@ -22,6 +21,7 @@
 //     5  Adam          the update of the weights            10  tables, files, main
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -31,8 +31,10 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -49,25 +51,28 @@ namespace {
 // A device is a thread that computes in memory of its own. Everything a device holds is a Tensor, and a Tensor is
 // entered in the device's Memory under one of these names, so that the table at the end can say where every byte is.
 
-enum What { kParameters, kMoments, kBatch, kActivations, kLogits, kGradients, kReduction, kWhatCount };
+enum What { kParameters, kMoments, kBatch, kActivations, kLogits, kGradients, kReduction, kAtTheSameTime, kWhatCount };
 constexpr std::array<const char*, kWhatCount> kWhatNames = {
-    "parameters",  "Adam's moments",
+    "parameters",
+    "Adam's moments",
     "batch",        // images and labels
     "activations",  // and their gradients
     "logits",       // their gradients, and the losses of leaves
     "gradients",    // of the parameters: an array for each node of the tree that is being added
     "reduction",    // such arrays at their owner, its own included, and under ddp the gathered sum
+    "at the same time",
 };
 
-/// The bytes that a device holds now, and the most that it has held: of each name, and of all at the same time.
+/// The bytes that a device holds now, and the most that it has held. The most at the same time is less than the sum of
+/// the rows, which are highest at different times.
 struct Memory {
   std::array<int64_t, kWhatCount> now = {}, most = {};
-  int64_t most_at_once = 0;
 
   void change(What what, int64_t bytes) {
-    now[what] += bytes;
-    most[what] = std::max(most[what], now[what]);
-    most_at_once = std::max(most_at_once, std::accumulate(now.begin(), now.end(), int64_t{0}));
+    for (const What row : {what, kAtTheSameTime}) {
+      now[row] += bytes;
+      most[row] = std::max(most[row], now[row]);
+    }
   }
 };
 
@@ -79,23 +84,12 @@ struct Shape {
 };
 
 /// Numbers in one device's memory, zero at first. They leave the Memory when the Tensor goes out of scope.
-class Tensor {
- public:
+struct Tensor {
   Tensor() = default;
-  Tensor(Memory& memory, What what, Shape sizes)
-      : shape(sizes), values(static_cast<size_t>(sizes.count())), memory_(&memory), what_(what) {
-    memory.change(what, bytes());
-  }
-  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
-  Tensor& operator=(Tensor&& other) noexcept {
-    std::swap(shape, other.shape);
-    std::swap(values, other.values);
-    std::swap(memory_, other.memory_);
-    std::swap(what_, other.what_);
-    return *this;
-  }
-  ~Tensor() {
-    if (memory_ != nullptr) memory_->change(what_, -bytes());
+  Tensor(Memory& memory, What what, Shape sizes) : shape(sizes), values(static_cast<size_t>(sizes.count())) {
+    const int64_t bytes = int64_t{sizes.count()} * static_cast<int64_t>(sizeof(float));
+    memory.change(what, bytes);
+    entry = {&memory, [what, bytes](Memory* entered) { entered->change(what, -bytes); }};
   }
 
   float* sample(int n) { return values.data() + n * shape.sample(); }
@@ -104,12 +98,7 @@ class Tensor {
 
   Shape shape;
   std::vector<float> values;
-
- private:
-  int64_t bytes() const { return static_cast<int64_t>(values.size() * sizeof(float)); }
-
-  Memory* memory_ = nullptr;
-  What what_ = kParameters;
+  std::unique_ptr<Memory, std::function<void(Memory*)>> entry;  // the deleter takes the bytes out of it
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -126,16 +115,16 @@ enum class Kind { conv, relu, max_pool, linear };
 
 struct Layer {
   Kind kind;
-  std::string name;   // "features.0", the first part of its parameters' names
   Shape in, out;      // of one sample
   int window = 0;     // conv: height and width of the filters
   int pad = 0;        // conv: rows and columns of zeros around the image
-  int weight_at = 0;  // where its weight begins among the model's parameters
-  int bias_at = 0;
+  int weight_at = 0;  // where its weight begins among the model's parameters; its bias follows
 
-  bool has_parameters() const { return kind == Kind::conv || kind == Kind::linear; }
+  int in_plane() const { return in.h * in.w; }
+  int out_plane() const { return out.h * out.w; }
   int fan_in() const { return kind == Kind::conv ? in.c * window * window : in.count(); }  // inputs of each output
   int weight_count() const { return out.c * fan_in(); }
+  int parameter_count() const { return kind == Kind::conv || kind == Kind::linear ? weight_count() + out.c : 0; }
 };
 
 /// Calls row(y_offset, x_offset, count) for each row of an output plane that filter element (r, s) contributes to:
@@ -148,75 +137,73 @@ void for_rows_under(const Layer& layer, int r, int s, const Row& row) {
     row(p * layer.out.w + first, (p + dy) * layer.in.w + first + dx, last - first);
 }
 
+/// Calls element(at, k, c, r, s) for each element of a convolution's weight: `at` is its position, and filter k applies
+/// element (r, s) to channel c.
+template <class Element>
+void for_each_weight(const Layer& layer, const Element& element) {
+  int at = 0;
+  for (int k = 0; k < layer.out.c; ++k)
+    for (int c = 0; c < layer.in.c; ++c)
+      for (int r = 0; r < layer.window; ++r)
+        for (int s = 0; s < layer.window; ++s) element(at++, k, c, r, s);
+}
+
 /// y[k] = bias[k] + sum over c, r, s of weight[k][c][r][s] * x[c] moved by (r, s)
 void conv_forward(const Layer& layer, const float* weight, const float* bias, const Tensor& x, Tensor& y) {
-  const int in_plane = layer.in.h * layer.in.w, out_plane = layer.out.h * layer.out.w;
   for (int n = 0; n < x.shape.n; ++n) {
-    const float* w = weight;
-    for (int k = 0; k < layer.out.c; ++k) {
-      float* const plane = y.sample(n) + k * out_plane;
-      std::fill_n(plane, out_plane, bias[k]);
-      for (int c = 0; c < layer.in.c; ++c) {
-        const float* const image = x.sample(n) + c * in_plane;
-        for (int r = 0; r < layer.window; ++r) {
-          for (int s = 0; s < layer.window; ++s, ++w) {
-            for_rows_under(layer, r, s, [&](int y_at, int x_at, int count) {
-              for (int i = 0; i < count; ++i) plane[y_at + i] += *w * image[x_at + i];
-            });
-          }
-        }
-      }
-    }
+    for (int k = 0; k < layer.out.c; ++k) std::fill_n(y.sample(n) + k * layer.out_plane(), layer.out_plane(), bias[k]);
+    for_each_weight(layer, [&](int at, int k, int c, int r, int s) {
+      const float* const image = x.sample(n) + c * layer.in_plane();
+      float* const plane = y.sample(n) + k * layer.out_plane();
+      for_rows_under(layer, r, s, [&](int y_at, int x_at, int count) {
+        for (int i = 0; i < count; ++i) plane[y_at + i] += weight[at] * image[x_at + i];
+      });
+    });
   }
 }
 
 /// Each product weight * x of forward gives dy * x to the weight's gradient, and dy * weight to that of x. Without dx
 /// (the images need no gradient) the latter is left out.
 void conv_backward(const Layer& layer, const float* weight, const Tensor& x, const Tensor& dy, float* d_weight,
-                   float* d_bias, Tensor* dx) {
-  const int in_plane = layer.in.h * layer.in.w, out_plane = layer.out.h * layer.out.w;
+                   float* d_bias, Tensor& dx) {
   for (int n = 0; n < x.shape.n; ++n) {
-    for (int k = 0, at = 0; k < layer.out.c; ++k) {
-      const float* const plane = dy.sample(n) + k * out_plane;
-      d_bias[k] += std::accumulate(plane, plane + out_plane, 0.0F);
-      for (int c = 0; c < layer.in.c; ++c) {
-        const float* const image = x.sample(n) + c * in_plane;
-        float* const d_image = dx != nullptr ? dx->sample(n) + c * in_plane : nullptr;
-        for (int r = 0; r < layer.window; ++r) {
-          for (int s = 0; s < layer.window; ++s, ++at) {
-            float sum = 0;
-            for_rows_under(layer, r, s, [&](int y_at, int x_at, int count) {
-              for (int i = 0; i < count; ++i) sum += plane[y_at + i] * image[x_at + i];
-              if (d_image == nullptr) return;
-              for (int i = 0; i < count; ++i) d_image[x_at + i] += weight[at] * plane[y_at + i];
-            });
-            d_weight[at] += sum;
-          }
-        }
-      }
+    for (int k = 0; k < layer.out.c; ++k) {
+      const float* const plane = dy.sample(n) + k * layer.out_plane();
+      d_bias[k] += std::accumulate(plane, plane + layer.out_plane(), 0.0F);
     }
+    for_each_weight(layer, [&](int at, int k, int c, int r, int s) {
+      const float* const image = x.sample(n) + c * layer.in_plane();
+      const float* const plane = dy.sample(n) + k * layer.out_plane();
+      float sum = 0;
+      for_rows_under(layer, r, s, [&](int y_at, int x_at, int count) {
+        for (int i = 0; i < count; ++i) sum += plane[y_at + i] * image[x_at + i];
+        if (dx.empty()) return;
+        float* const d_image = dx.sample(n) + c * layer.in_plane();
+        for (int i = 0; i < count; ++i) d_image[x_at + i] += weight[at] * plane[y_at + i];
+      });
+      d_weight[at] += sum;
+    });
   }
 }
 
 /// y[o] = bias[o] + sum over i of weight[o][i] * x[i]
 void linear_forward(const Layer& layer, const float* weight, const float* bias, const Tensor& x, Tensor& y) {
   const int inputs = layer.in.count(), outputs = layer.out.c;
-  for (int n = 0; n < x.shape.n; ++n) {
+  for (int n = 0; n < x.shape.n; ++n)
     for (int o = 0; o < outputs; ++o)
       y.sample(n)[o] = std::inner_product(x.sample(n), x.sample(n) + inputs, weight + o * inputs, bias[o]);
-  }
 }
 
 void linear_backward(const Layer& layer, const float* weight, const Tensor& x, const Tensor& dy, float* d_weight,
-                     float* d_bias, Tensor* dx) {
+                     float* d_bias, Tensor& dx) {
   const int inputs = layer.in.count(), outputs = layer.out.c;
   for (int n = 0; n < x.shape.n; ++n) {
     for (int o = 0; o < outputs; ++o) {
       const float gradient = dy.sample(n)[o];
       d_bias[o] += gradient;
       for (int i = 0; i < inputs; ++i) d_weight[o * inputs + i] += gradient * x.sample(n)[i];
-      if (dx == nullptr) continue;
-      for (int i = 0; i < inputs; ++i) dx->sample(n)[i] += gradient * weight[o * inputs + i];
+      if (dx.empty()) continue;
+      for (int i = 0; i < inputs; ++i) dx.sample(n)[i] += gradient * weight[o * inputs + i];
     }
   }
 }
@@ -229,30 +216,29 @@ void relu_backward(const Tensor& y, const Tensor& dy, Tensor& dx) {
   for (size_t i = 0; i < y.values.size(); ++i) dx.values[i] = y.values[i] > 0 ? dy.values[i] : 0.0F;
 }
 
-/// The position of the largest of the 2x2 inputs of output pixel (p, q): the first one of equal ones.
-int largest_of(const Layer& layer, const float* image, int p, int q) {
-  int best = 2 * p * layer.in.w + 2 * q;
-  for (const int at : {best + 1, best + layer.in.w, best + layer.in.w + 1})
-    if (image[at] > image[best]) best = at;
-  return best;
-}
-
-/// Calls element(y_offset, x_offset) for each output and the input that it was taken from.
+/// Calls element(y_offset, x_offset) for each output and the input that it is taken from, the largest of 2x2: the first
+/// one of equal ones.
 template <class Element>
 void for_largest(const Layer& layer, const Tensor& x, const Element& element) {
-  const int in_plane = layer.in.h * layer.in.w;
-  for (int image = 0, at = 0; image < x.shape.n * layer.in.c; ++image)
-    for (int p = 0; p < layer.out.h; ++p)
-      for (int q = 0; q < layer.out.w; ++q, ++at)
-        element(at, image * in_plane + largest_of(layer, x.values.data() + image * in_plane, p, q));
+  int y_at = 0;
+  for (int image = 0; image < x.shape.count(); image += layer.in_plane()) {
+    for (int p = 0; p < layer.out.h; ++p) {
+      for (int q = 0; q < layer.out.w; ++q) {
+        int best = image + 2 * p * layer.in.w + 2 * q;
+        for (const int at : {best + 1, best + layer.in.w, best + layer.in.w + 1})
+          if (x.values[at] > x.values[best]) best = at;
+        element(y_at++, best);
+      }
+    }
+  }
 }
 
 void max_pool_forward(const Layer& layer, const Tensor& x, Tensor& y) {
-  for_largest(layer, x, [&](int y_at, int x_at) { y.sample(0)[y_at] = x.sample(0)[x_at]; });
+  for_largest(layer, x, [&](int y_at, int x_at) { y.values[y_at] = x.values[x_at]; });
 }
 
 void max_pool_backward(const Layer& layer, const Tensor& x, const Tensor& dy, Tensor& dx) {
-  for_largest(layer, x, [&](int y_at, int x_at) { dx.sample(0)[x_at] += dy.sample(0)[y_at]; });
+  for_largest(layer, x, [&](int y_at, int x_at) { dx.values[x_at] += dy.values[y_at]; });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -261,99 +247,71 @@ void max_pool_backward(const Layer& layer, const Tensor& x, const Tensor& dy, Te
 // A model is a list of layers. All its parameters lie in one array, layer by layer, weight before bias. One array is
 // all that Adam and the exchange between devices need to know about the model: they see elements 0 to parameters - 1.
 
-struct Model {
-  std::vector<Layer> layers;
-  Shape image;
-  int parameters = 0;
-
-  int classes() const { return layers.back().out.c; }
-};
-
+constexpr Shape kImage{1, 3, 16, 16};  // to train on other images, change only this
 constexpr int kClasses = 10;
 
-/// Appends layers, each of which reads what the one before it writes.
-class Builder {
- public:
-  explicit Builder(Shape image) { model_.image = shape_ = image; }
+struct Model {
+  std::vector<Layer> layers;
+  int parameters = 0;
 
-  void linear(const std::string& name, int outputs) {
-    add({.kind = Kind::linear, .name = name, .in = shape_, .out = {1, outputs, 1, 1}});
+  /// Appends a layer, which reads what the one before it writes.
+  void add(Kind kind, Shape out, int window = 0, int pad = 0) {
+    layers.push_back({kind, output(), out, window, pad, parameters});
+    parameters += layers.back().parameter_count();
   }
-  void linear_relu(const std::string& name, int outputs) {
-    linear(name, outputs);
-    relu();
+  void linear(int outputs) { add(Kind::linear, {1, outputs}); }
+  void linear_relu(int outputs) {
+    linear(outputs);
+    add(Kind::relu, output());
   }
-  void conv_relu_pool(const std::string& name, int channels, int window, int pad) {
-    conv(name, channels, window, pad);
-    relu();
-    add({.kind = Kind::max_pool, .name = "max pool", .in = shape_, .out = {1, shape_.c, shape_.h / 2, shape_.w / 2}});
+  void conv_relu_pool(int channels, int window, int pad) {
+    const int grown = 2 * pad - window + 1;
+    add(Kind::conv, {1, channels, output().h + grown, output().w + grown}, window, pad);
+    add(Kind::relu, output());
+    add(Kind::max_pool, {1, channels, output().h / 2, output().w / 2});
   }
-  Model take() { return std::move(model_); }
-
- private:
-  void conv(const std::string& name, int channels, int window, int pad) {
-    const Shape out{1, channels, shape_.h + 2 * pad - window + 1, shape_.w + 2 * pad - window + 1};
-    add({.kind = Kind::conv, .name = name, .in = shape_, .out = out, .window = window, .pad = pad});
-  }
-  void relu() { add({.kind = Kind::relu, .name = "relu", .in = shape_, .out = shape_}); }
-  void add(Layer layer) {
-    if (layer.out.h < 1 || layer.out.w < 1)
-      throw std::runtime_error(layer.name + ": an image of " + std::to_string(model_.image.h) + "x" +
-                               std::to_string(model_.image.w) + " pixels is too small for this model");
-    if (layer.has_parameters()) {
-      layer.weight_at = model_.parameters;
-      layer.bias_at = layer.weight_at + layer.weight_count();
-      model_.parameters = layer.bias_at + layer.out.c;
-    }
-    shape_ = layer.out;
-    model_.layers.push_back(std::move(layer));
-  }
-
-  Model model_;
-  Shape shape_;
+  Shape output() const { return layers.empty() ? kImage : layers.back().out; }
 };
 
-Model make_model(const std::string& name, Shape image) {
-  Builder b(image);
+Model make_model(const std::string& name) {
+  Model model;
   if (name == "small-cnn") {
-    b.conv_relu_pool("features.0", 32, 3, 1);
-    b.conv_relu_pool("features.3", 64, 3, 1);
-    b.linear_relu("classifier.0", 128);
-    b.linear("classifier.2", kClasses);
+    model.conv_relu_pool(32, 3, 1);
+    model.conv_relu_pool(64, 3, 1);
+    model.linear_relu(128);
   } else if (name == "lenet5") {
-    b.conv_relu_pool("conv1", 6, 5, 2);
-    b.conv_relu_pool("conv2", 16, 5, 0);
-    b.linear_relu("fc1", 120);
-    b.linear_relu("fc2", 84);
-    b.linear("fc3", kClasses);
+    model.conv_relu_pool(6, 5, 2);
+    model.conv_relu_pool(16, 5, 0);
+    model.linear_relu(120);
+    model.linear_relu(84);
   } else if (name == "mlp") {
-    b.linear_relu("classifier.0", 256);
-    b.linear_relu("classifier.2", 128);
-    b.linear("classifier.4", kClasses);
+    model.linear_relu(256);
+    model.linear_relu(128);
   } else {
     throw std::runtime_error("--model " + name + ": expected small-cnn, lenet5 or mlp");
   }
-  return b.take();
+  model.linear(kClasses);
+  return model;
 }
 
 void forward(const Layer& layer, const float* parameters, const Tensor& x, Tensor& y) {
-  const float *const weight = parameters + layer.weight_at, *const bias = parameters + layer.bias_at;
+  const float *const weight = parameters + layer.weight_at, *const bias = weight + layer.weight_count();
   if (layer.kind == Kind::conv) conv_forward(layer, weight, bias, x, y);
   if (layer.kind == Kind::linear) linear_forward(layer, weight, bias, x, y);
   if (layer.kind == Kind::relu) relu_forward(x, y);
   if (layer.kind == Kind::max_pool) max_pool_forward(layer, x, y);
 }
 
-/// Adds the gradients of the layer's parameters to `gradients`, an array like the parameters', and those of
-/// x to dx, if given, which must be zero.
+/// Adds the gradients of the layer's parameters to `gradients`, an array like the parameters', and those of x to dx,
+/// which must be zero, or empty if they are not needed.
 void backward(const Layer& layer, const float* parameters, const Tensor& x, const Tensor& y, const Tensor& dy,
-              float* gradients, Tensor* dx) {
+              float* gradients, Tensor& dx) {
   const float* const weight = parameters + layer.weight_at;
-  float *const d_weight = gradients + layer.weight_at, *const d_bias = gradients + layer.bias_at;
+  float *const d_weight = gradients + layer.weight_at, *const d_bias = d_weight + layer.weight_count();
   if (layer.kind == Kind::conv) conv_backward(layer, weight, x, dy, d_weight, d_bias, dx);
   if (layer.kind == Kind::linear) linear_backward(layer, weight, x, dy, d_weight, d_bias, dx);
-  if (layer.kind == Kind::relu) relu_backward(y, dy, *dx);
-  if (layer.kind == Kind::max_pool) max_pool_backward(layer, x, dy, *dx);
+  if (layer.kind == Kind::relu) relu_backward(y, dy, dx);
+  if (layer.kind == Kind::max_pool) max_pool_backward(layer, x, dy, dx);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -365,16 +323,16 @@ void backward(const Layer& layer, const float* parameters, const Tensor& x, cons
 /// Replaces each sample's logits with the loss's gradient with respect to them, and returns the samples' share of the
 /// mean loss. Softmax turns logits z into probabilities exp(z) / sum; the loss is -log(probability of the label), whose
 /// gradient is the probability, minus 1 for the label. Subtracting the largest logit first keeps exp() finite.
-float softmax_cross_entropy(float* logits, const float* labels, int samples, int classes, int batch) {
+float softmax_cross_entropy(Tensor& logits, const Tensor& labels, int batch) {
   double loss = 0;
-  for (int n = 0; n < samples; ++n) {
-    float* const z = logits + n * classes;
-    const double largest = *std::max_element(z, z + classes);
+  for (int n = 0; n < logits.shape.n; ++n) {
+    float* const z = logits.sample(n);
+    const double largest = *std::max_element(z, z + kClasses);
     double sum = 0;
-    for (int c = 0; c < classes; ++c) sum += std::exp(z[c] - largest);
-    const int label = static_cast<int>(labels[n]);
+    for (int c = 0; c < kClasses; ++c) sum += std::exp(z[c] - largest);
+    const int label = static_cast<int>(labels.values[n]);
     loss += std::log(sum) - (z[label] - largest);
-    for (int c = 0; c < classes; ++c) {
+    for (int c = 0; c < kClasses; ++c) {
       const double probability = std::exp(z[c] - largest) / sum;
       z[c] = static_cast<float>((probability - (c == label ? 1 : 0)) / batch);
     }
@@ -425,8 +383,7 @@ void adam(float* parameters, const float* gradients, Moments& moments, int step)
 //             \           /
 //                  0-7
 //
-// A leaf is computed in the same way on any device, and so is a sum of two nodes. Who computes a node has no influence
-// on its bits.
+// A leaf has the same bits wherever it is computed, and so has a sum of two nodes.
 
 struct Leaves {
   int count = 0, batch = 0;
@@ -493,10 +450,8 @@ std::vector<Node> nodes_within(const Leaves& leaves, int first, int last) {
 // dp is zero1 in which device 0 owns everything, and device 0 also hands out the batch and computes the loss.
 
 struct Scheme {
-  /// Device 0 has the whole batch, computes the loss of all samples, and owns all elements.
-  bool through_device0 = false;
-  /// Only the owner of an element updates it; else every device updates all.
-  bool owner_updates = false;
+  bool through_device0 = false;  // device 0 has the whole batch, computes the loss of all samples, owns all elements
+  bool owner_updates = false;    // only the owner of an element updates it; else every device updates all
 };
 
 Scheme make_scheme(const std::string& name) {
@@ -518,8 +473,6 @@ struct Plan {
   int devices = 1;
   std::vector<int> leaf_cut;   // device d computes leaves [leaf_cut[d], leaf_cut[d + 1])
   std::vector<int> owner_cut;  // device d owns elements [owner_cut[d], owner_cut[d + 1])
-
-  bool hands_out_batch(int rank) const { return scheme.through_device0 && rank == 0; }
 };
 
 /// The split: which device computes which leaves, and owns which elements. To give device 0 fewer samples, change
@@ -529,13 +482,12 @@ struct Plan {
 /// 8 leaves, 3 nodes, takes less of its memory than 2,3,3, which are 5.
 ///   elements  of a gradient: one for each parameter, and one for the loss
 Plan make_plan(const Scheme& scheme, int devices, int leaves, const std::vector<int>& leaves_of_device, int elements) {
-  Plan plan{.scheme = scheme, .devices = devices, .leaf_cut = {0}, .owner_cut = {}};
+  Plan plan{.scheme = scheme, .devices = devices, .leaf_cut = {0}, .owner_cut = cut_equally(elements, devices)};
   for (const int count : leaves_of_device) plan.leaf_cut.push_back(plan.leaf_cut.back() + count);
   if (leaves_of_device.empty()) plan.leaf_cut = cut_equally(leaves, devices);
   if (static_cast<int>(plan.leaf_cut.size()) != devices + 1 || plan.leaf_cut.back() != leaves)
     throw std::runtime_error("--split: expected " + std::to_string(devices) + " numbers that add up to " +
                              std::to_string(leaves) + " leaves");
-  plan.owner_cut = cut_equally(elements, devices);
   if (scheme.through_device0) std::fill(plan.owner_cut.begin() + 1, plan.owner_cut.end(), elements);
   return plan;
 }
@@ -546,20 +498,12 @@ Plan make_plan(const Scheme& scheme, int devices, int leaves, const std::vector<
 // Devices share nothing but wires: a queue from each device to each other one. Only bytes travel; nobody adds on the
 // way. (A library's all-reduce adds on the way, in an order of its own that depends on the number of devices.)
 
-enum Message { kSamples, kOutputs, kOutputGradients, kSubtrees, kSums, kNewParameters, kMessageCount };
-constexpr std::array<const char*, kMessageCount> kMessageNames = {
-    "samples", "outputs", "gradients of outputs", "sums of subtrees", "sums of all leaves", "new parameters",
-};
-
 class Wires {
  public:
-  explicit Wires(int devices) : devices_(devices), queues_(static_cast<size_t>(devices * devices)), sent_(devices) {}
-
   /// Never waits. What waits in a queue is on its way, so it is in no device's memory.
-  void send(int from, int to, Message message, const float* first, int count) {
+  void send(int from, int to, const float* first, int count) {
     const std::lock_guard lock(mutex_);
-    queues_[from * devices_ + to].emplace_back(first, first + count);
-    sent_[from][message] += int64_t{count} * static_cast<int64_t>(sizeof(float));
+    queues_[{from, to}].emplace_back(first, first + count);
     arrived_.notify_all();
   }
 
@@ -567,22 +511,24 @@ class Wires {
   /// message needs no header.
   void receive(int from, int to, float* first, int count) {
     std::unique_lock lock(mutex_);
-    std::deque<std::vector<float>>& queue = queues_[from * devices_ + to];
+    std::deque<std::vector<float>>& queue = queues_[{from, to}];
     arrived_.wait(lock, [&] { return !queue.empty(); });
     if (static_cast<int>(queue.front().size()) != count) throw std::logic_error("sender and receiver disagree");
     std::copy(queue.front().begin(), queue.front().end(), first);
     queue.pop_front();
   }
 
-  int64_t sent(int from, Message message) const { return sent_[from][message]; }
-
  private:
-  int devices_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::vector<std::deque<std::vector<float>>> queues_;
-  std::vector<std::array<int64_t, kMessageCount>> sent_;  // bytes, by sender
+  std::map<std::pair<int, int>, std::deque<std::vector<float>>> queues_;  // by sender and receiver
 };
+
+/// What a device sends, for the table at the end.
+enum Message { kSamples, kOutputs, kOutputGradients, kSubtrees, kSums, kNewParameters, kTogether, kMessageCount };
+constexpr std::array<const char*, kMessageCount> kMessageNames = {
+    "samples",        "outputs", "gradients of outputs", "sums of subtrees", "sums of all leaves",
+    "new parameters", "together"};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 9. A training step
@@ -591,10 +537,15 @@ class Wires {
 
 /// What all devices read: samples and labels in the host's memory, in the order in which they are trained on.
 struct Data {
-  Shape image;
   std::vector<float> images, labels;  // labels: the numbers of the classes
 
   int samples() const { return static_cast<int>(labels.size()); }
+};
+
+/// What a device holds of a leaf between the parts of a step.
+struct LeafTensors {
+  Tensor images, labels, logits, loss;
+  std::vector<Tensor> outputs;  // of the layers but the last
 };
 
 class Device {
@@ -603,24 +554,24 @@ class Device {
       : rank_(rank), model_(model), plan_(plan), wires_(wires) {
     parameters_ = Tensor(memory, kParameters, {1, model.parameters});
     parameters_.values = initial;
-    const int updated = last_updated() - first_updated();
+    const int updated = plan.scheme.owner_updates ? owned_below(model.parameters, rank) : model.parameters;
     moments_ = {Tensor(memory, kMoments, {1, updated}), Tensor(memory, kMoments, {1, updated})};
   }
 
   /// Trains on samples [first_sample, first_sample + leaves.batch) of the data. Returns the loss on the device that
-  /// owns the last element of the gradient, which is the loss, else 0.
+  /// owns the last element of the gradient, which is the loss.
   ///   leaves  of this batch: the last one may be smaller
-  float train_step(const Data& data, int first_sample, const Leaves& leaves) {
+  std::optional<float> train_step(const Data& data, int first_sample, const Leaves& leaves) {
     leaves_ = leaves;
     ++step_;
     stage(data, first_sample);
-    for (const int leaf : own_leaves()) forward_leaf(leaf);
+    for (const int leaf : leaves_of(rank_)) forward_leaf(tensors_.at(leaf));
     compute_losses();
     std::map<Node, Tensor> subtrees = backward_own_leaves();
-    for (std::map<int, Tensor>* of_leaves : {&images_, &labels_, &logits_, &losses_})
-      of_leaves->clear();  // outputs_ are given back
+    tensors_.clear();
     Tensor sum = reduce(std::move(subtrees));
-    const float loss = owns(model_.parameters) ? sum.values.back() : 0.0F;
+    std::optional<float> loss;
+    if (owned(rank_) > owned_below(model_.parameters, rank_)) loss = sum.values.back();
     update_parameters(std::move(sum));
     return loss;
   }
@@ -628,36 +579,43 @@ class Device {
   const std::vector<float>& parameters() const { return parameters_.values; }
 
   Memory memory;
+  std::array<int64_t, kMessageCount> sent = {};  // bytes in all steps
 
  private:
   // Which leaves and elements are whose: everything the scheme decides.
 
+  int samples_of(int leaf) const { return leaves_.samples(leaf, leaf + 1); }
   std::vector<int> leaves_of(int device) const {
     std::vector<int> result;
     for (int leaf = plan_.leaf_cut[device]; leaf < plan_.leaf_cut[device + 1]; ++leaf)
-      if (leaves_.samples(leaf, leaf + 1) > 0) result.push_back(leaf);
+      if (samples_of(leaf) > 0) result.push_back(leaf);
     return result;
   }
-  std::vector<int> own_leaves() const { return leaves_of(rank_); }
-  int samples_of(int leaf) const { return leaves_.samples(leaf, leaf + 1); }
   std::vector<Node> nodes_of(int device) const {
     return nodes_within(leaves_, plan_.leaf_cut[device], plan_.leaf_cut[device + 1]);
   }
   int first_owned(int device) const { return plan_.owner_cut[device]; }
-  int owned(int device) const { return plan_.owner_cut[device + 1] - plan_.owner_cut[device]; }
-  bool owns(int element) const { return first_owned(rank_) <= element && element < first_owned(rank_ + 1); }
-  // The parameters that this device updates. The element after the last parameter is the loss.
-  int first_updated() const { return plan_.scheme.owner_updates ? std::min(first_owned(rank_), model_.parameters) : 0; }
-  int last_updated() const {
-    return plan_.scheme.owner_updates ? std::min(first_owned(rank_ + 1), model_.parameters) : model_.parameters;
+  /// The elements below `end` that a device owns. The element after the last parameter is the loss.
+  int owned_below(int end, int device) const {
+    return std::max(0, std::min(first_owned(device + 1), end) - first_owned(device));
   }
+  int owned(int device) const { return owned_below(model_.parameters + 1, device); }
 
+  /// Nothing is sent where there is nothing to send.
+  void send(int to, Message message, const float* first, int count) {
+    if (count == 0) return;
+    wires_.send(rank_, to, first, count);
+    for (const Message row : {message, kTogether}) sent[row] += int64_t{count} * static_cast<int64_t>(sizeof(float));
+  }
   void send(int to, Message message, const Tensor& tensor) {
-    wires_.send(rank_, to, message, tensor.values.data(), tensor.shape.count());
+    send(to, message, tensor.values.data(), tensor.shape.count());
+  }
+  void receive(int from, float* first, int count) {
+    if (count > 0) wires_.receive(from, rank_, first, count);
   }
   Tensor receive(int from, What what, Shape shape) {
     Tensor tensor(memory, what, shape);
-    wires_.receive(from, rank_, tensor.values.data(), shape.count());
+    receive(from, tensor.values.data(), shape.count());
     return tensor;
   }
 
@@ -667,38 +625,35 @@ class Device {
   /// batch until the end of backward and alone has the labels, because it computes the loss.
   void stage(const Data& data, int first_sample) {
     for (int device = 0; device < plan_.devices; ++device) {
+      const int reader = plan_.scheme.through_device0 ? 0 : device;
       for (const int leaf : leaves_of(device)) {
-        const Shape shape{samples_of(leaf), model_.image.c, model_.image.h, model_.image.w};
-        if (plan_.hands_out_batch(rank_) || (!plan_.scheme.through_device0 && device == rank_)) {
+        const Shape shape{samples_of(leaf), kImage.c, kImage.h, kImage.w};
+        if (rank_ == reader) {
           const int first = first_sample + leaves_.first_sample(leaf);
-          const auto pixels = data.images.begin() + int64_t{first} * shape.sample();
-          Tensor& images = images_[leaf] = Tensor(memory, kBatch, shape);
-          std::copy(pixels, pixels + shape.count(), images.values.begin());
-          Tensor& labels = labels_[leaf] = Tensor(memory, kBatch, {shape.n});
+          Tensor& images = tensors_[leaf].images = Tensor(memory, kBatch, shape);
+          std::copy_n(data.images.begin() + int64_t{first} * shape.sample(), shape.count(), images.values.begin());
+          Tensor& labels = tensors_[leaf].labels = Tensor(memory, kBatch, {shape.n});
           std::copy_n(data.labels.begin() + first, shape.n, labels.values.begin());
-          if (device != rank_) send(device, kSamples, images);
-        } else if (device == rank_) {
-          images_[leaf] = receive(0, kBatch, shape);
+          if (rank_ != device) send(device, kSamples, images);
+        } else if (rank_ == device) {
+          tensors_[leaf].images = receive(reader, kBatch, shape);
         }
       }
     }
   }
 
   /// Keeps every layer's output for backward. The last one, the logits, is kept apart, because under dp it travels.
-  void forward_leaf(int leaf) {
-    std::vector<Tensor>& outputs = outputs_[leaf];
-    outputs.reserve(model_.layers.size());  // or x would move while the next layer reads it
-    const Tensor* x = &images_.at(leaf);
+  void forward_leaf(LeafTensors& leaf) {
+    leaf.outputs.reserve(model_.layers.size());  // or x would move while the next layer reads it
+    const Tensor* x = &leaf.images;
     for (const Layer& layer : model_.layers) {
-      const bool is_last = &layer == &model_.layers.back();
-      Tensor y(memory, is_last ? kLogits : kActivations, {samples_of(leaf), layer.out.c, layer.out.h, layer.out.w});
+      const What what = &layer == &model_.layers.back() ? kLogits : kActivations;
+      Tensor& y = leaf.outputs.emplace_back(memory, what, Shape{x->shape.n, layer.out.c, layer.out.h, layer.out.w});
       forward(layer, parameters_.values.data(), *x, y);
-      if (is_last) {
-        logits_[leaf] = std::move(y);
-      } else {
-        x = &outputs.emplace_back(std::move(y));
-      }
+      x = &y;
     }
+    leaf.logits = std::move(leaf.outputs.back());
+    leaf.outputs.pop_back();
   }
 
   /// Turns the logits of own leaves into their gradients, and computes the leaves' losses. Under dp the logits make a
@@ -708,47 +663,45 @@ class Device {
   void compute_losses() {
     const bool travel = plan_.scheme.through_device0;
     if (travel && rank_ > 0) {
-      for (const int leaf : own_leaves()) send(0, kOutputs, logits_.at(leaf));
-      for (const int leaf : own_leaves()) {
-        logits_[leaf] = receive(0, kLogits, logits_.at(leaf).shape);
-        losses_[leaf] = receive(0, kLogits, {1});
+      for (const auto& [leaf, tensors] : tensors_) send(0, kOutputs, tensors.logits);
+      for (auto& [leaf, tensors] : tensors_) {
+        tensors.logits = receive(0, kLogits, tensors.logits.shape);
+        tensors.loss = receive(0, kLogits, {1});
       }
       return;
     }
     for (int device = 1; travel && device < plan_.devices; ++device)
       for (const int leaf : leaves_of(device))
-        logits_[leaf] = receive(device, kLogits, {samples_of(leaf), model_.classes()});
-    for (auto& [leaf, logits] : logits_) {
-      losses_[leaf] = Tensor(memory, kLogits, {1});
-      losses_[leaf].values[0] = softmax_cross_entropy(logits.sample(0), labels_.at(leaf).sample(0), logits.shape.n,
-                                                      model_.classes(), leaves_.batch);
+        tensors_.at(leaf).logits = receive(device, kLogits, {samples_of(leaf), kClasses});
+    for (auto& [leaf, tensors] : tensors_) {
+      tensors.loss = Tensor(memory, kLogits, {1});
+      tensors.loss.values[0] = softmax_cross_entropy(tensors.logits, tensors.labels, leaves_.batch);
     }
     for (int device = 1; travel && device < plan_.devices; ++device) {
       for (const int leaf : leaves_of(device)) {
-        send(device, kOutputGradients, logits_.at(leaf));
-        send(device, kOutputGradients, losses_.at(leaf));
-        logits_.erase(leaf);
+        LeafTensors& tensors = tensors_.at(leaf);
+        send(device, kOutputGradients, tensors.logits);
+        send(device, kOutputGradients, tensors.loss);
+        tensors.logits = Tensor();
       }
     }
   }
 
   /// The gradients of a leaf, in an array like the parameters', and behind them its loss, which is added along the same
   /// tree. Activations are given back on the way.
-  Tensor backward_leaf(int leaf) {
+  Tensor backward_leaf(LeafTensors& leaf) {
     Tensor gradients(memory, kGradients, {1, model_.parameters + 1});
-    std::vector<Tensor>& outputs = outputs_.at(leaf);
-    Tensor dy = std::move(logits_.at(leaf));  // the gradients of the logits
-    Tensor y;                                 // of layer i; empty for the last one, which is linear: it needs none
-    gradients.values.back() = losses_.at(leaf).values[0];
+    gradients.values.back() = leaf.loss.values[0];
+    Tensor dy = std::move(leaf.logits);  // the gradients of the logits
+    Tensor y;                            // of layer i; empty for the last one, which is linear: it needs none
     for (int i = static_cast<int>(model_.layers.size()) - 1; i >= 0; --i) {
-      const Tensor& x = i > 0 ? outputs[i - 1] : images_.at(leaf);
-      Tensor dx;
-      if (i > 0) dx = Tensor(memory, kActivations, x.shape);
-      backward(model_.layers[i], parameters_.values.data(), x, y, dy, gradients.values.data(), i > 0 ? &dx : nullptr);
+      const Tensor& x = i > 0 ? leaf.outputs[i - 1] : leaf.images;
+      Tensor dx = i > 0 ? Tensor(memory, kActivations, x.shape) : Tensor();
+      backward(model_.layers[i], parameters_.values.data(), x, y, dy, gradients.values.data(), dx);
       if (i == 0) break;
       dy = std::move(dx);
-      y = std::move(outputs.back());
-      outputs.pop_back();
+      y = std::move(leaf.outputs.back());
+      leaf.outputs.pop_back();
     }
     return gradients;
   }
@@ -756,10 +709,8 @@ class Device {
   /// The gradients of this device's nodes of the tree. Computing a leaf just before it is added keeps few of them.
   std::map<Node, Tensor> backward_own_leaves() {
     std::map<Node, Tensor> subtrees;
-    for (const Node node : nodes_of(rank_)) {
-      subtrees[node] =
-          tree_sum(leaves_, node, [&](Node child) { return child.is_leaf() ? backward_leaf(child.a) : Tensor(); });
-    }
+    const auto of_leaf = [&](Node node) { return node.is_leaf() ? backward_leaf(tensors_.at(node.a)) : Tensor(); };
+    for (const Node node : nodes_of(rank_)) subtrees[node] = tree_sum(leaves_, node, of_leaf);
     return subtrees;
   }
 
@@ -768,22 +719,16 @@ class Device {
   Tensor reduce(std::map<Node, Tensor> subtrees) {
     std::map<Node, Tensor> parts;
     for (const auto& [node, gradients] : subtrees) {
-      for (int owner = 0; owner < plan_.devices; ++owner) {
-        const float* const first = gradients.values.data() + first_owned(owner);
-        if (owner != rank_) {
-          if (owned(owner) > 0) wires_.send(rank_, owner, kSubtrees, first, owned(owner));
-        } else {
-          Tensor& part = parts[node] = Tensor(memory, kReduction, {1, owned(owner)});
-          std::copy_n(first, owned(owner), part.values.begin());
-        }
-      }
+      for (int owner = 0; owner < plan_.devices; ++owner)
+        if (owner != rank_) send(owner, kSubtrees, gradients.values.data() + first_owned(owner), owned(owner));
+      Tensor& part = parts[node] = Tensor(memory, kReduction, {1, owned(rank_)});
+      std::copy_n(gradients.values.begin() + first_owned(rank_), owned(rank_), part.values.begin());
     }
     subtrees.clear();
     if (owned(rank_) == 0) return {};
-    for (int device = 0; device < plan_.devices; ++device) {
-      if (device == rank_) continue;
-      for (const Node node : nodes_of(device)) parts[node] = receive(device, kReduction, {1, owned(rank_)});
-    }
+    for (int device = 0; device < plan_.devices; ++device)
+      if (device != rank_)
+        for (const Node node : nodes_of(device)) parts[node] = receive(device, kReduction, {1, owned(rank_)});
     return tree_sum(leaves_, {0, leaves_.count}, [&](Node node) {
       const auto found = parts.find(node);
       return found != parts.end() ? std::move(found->second) : Tensor();
@@ -791,12 +736,12 @@ class Device {
   }
 
   /// Brings every device to the same new parameters: either the sums travel and every device updates everything (ddp),
-  /// or owners update and the new parameters travel (dp, zero1). Both send as much, but for the loss, which
-  /// is part of ddp's sums; owners hold fewer moments.
+  /// or owners update and the new parameters travel (dp, zero1). Both send as much, but for the loss, which is part of
+  /// ddp's sums; owners hold fewer moments.
   void update_parameters(Tensor sum) {
     float* const parameters = parameters_.values.data();
     if (plan_.scheme.owner_updates) {
-      adam(parameters + first_updated(), sum.values.data(), moments_, step_);
+      if (!sum.empty()) adam(parameters + first_owned(rank_), sum.values.data(), moments_, step_);
       all_gather(kNewParameters, parameters, model_.parameters);
     } else {
       Tensor gradients(memory, kReduction, {1, model_.parameters + 1});
@@ -809,14 +754,10 @@ class Device {
 
   /// Each owner sends its elements of `values` to all others. Only elements below `end` are sent.
   void all_gather(Message message, float* values, int end) {
-    const auto count = [&](int owner) {
-      return std::max(0, std::min(first_owned(owner + 1), end) - first_owned(owner));
-    };
     for (int device = 0; device < plan_.devices; ++device)
-      if (device != rank_ && count(rank_) > 0)
-        wires_.send(rank_, device, message, values + first_owned(rank_), count(rank_));
+      if (device != rank_) send(device, message, values + first_owned(rank_), owned_below(end, rank_));
     for (int owner = 0; owner < plan_.devices; ++owner)
-      if (owner != rank_ && count(owner) > 0) wires_.receive(owner, rank_, values + first_owned(owner), count(owner));
+      if (owner != rank_) receive(owner, values + first_owned(owner), owned_below(end, owner));
   }
 
   int rank_;
@@ -827,101 +768,51 @@ class Device {
   int step_ = 0;
   Tensor parameters_;
   Moments moments_;
-  std::map<int, Tensor> images_, labels_, logits_, losses_;  // by leaf; under dp those of all leaves on device 0
-  std::map<int, std::vector<Tensor>> outputs_;               // of the layers but the last, by leaf
+  std::map<int, LeafTensors> tensors_;  // by leaf; under dp those of all leaves on device 0
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 10. A run: threads, hash, tables, files
 
-struct Options {
-  std::string model, scheme, weights, data, save;
-  int devices = 0, leaves = 0, batch = 0, steps = 0;
-  std::vector<int> split;  // leaves of each device; empty: equal
-};
-
-struct Result {
-  std::vector<float> losses;                             // of each step
-  std::vector<std::vector<float>> parameters;            // of each device, at the end
-  std::vector<Memory> held;                              // by each device
-  std::vector<std::array<int64_t, kMessageCount>> sent;  // by each device, in all steps
-};
-
-/// A thread for each device. Whatever could be wrong with the input was checked before, so that no device fails while
-/// others wait for it.
-Result train(const Options& options, const Model& model, const Plan& plan, const Data& data,
-             const std::vector<float>& initial) {
-  const int steps = (data.samples() + options.batch - 1) / options.batch;
-  Result result{.losses = std::vector<float>(steps), .parameters = {}, .held = {}, .sent = {}};
-  result.parameters.resize(plan.devices);
-  result.held.resize(plan.devices);
-  result.sent.resize(plan.devices);
-  Wires wires(plan.devices);
-  const auto run_device = [&](int rank) {
-    Device device(rank, model, plan, initial, wires);
-    for (int step = 0; step < steps; ++step) {
-      const int first = step * options.batch;
-      const Leaves leaves{options.leaves, std::min(options.batch, data.samples() - first)};
-      const float loss = device.train_step(data, first, leaves);
-      if (plan.owner_cut[rank] <= model.parameters && model.parameters < plan.owner_cut[rank + 1])
-        result.losses[step] = loss;
+/// Trains on the data once, with a thread for each device, and returns the loss of each step. Whatever could be wrong
+/// with the input was checked before, so that no device fails while others wait for it.
+std::vector<float> train(std::deque<Device>& devices, const Data& data, int batch, int leaves) {
+  std::vector<float> losses;
+  const auto train_device = [&](Device& device) {
+    for (int first = 0; first < data.samples(); first += batch) {
+      const Leaves cut{leaves, std::min(batch, data.samples() - first)};
+      const std::optional<float> loss = device.train_step(data, first, cut);
+      if (loss) losses.push_back(*loss);  // on one device, always the same one
     }
-    result.parameters[rank] = device.parameters();
-    result.held[rank] = device.memory;
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < plan.devices; ++rank) threads.emplace_back(run_device, rank);
+  for (Device& device : devices) threads.emplace_back(train_device, std::ref(device));
   for (std::thread& thread : threads) thread.join();
-  for (int rank = 0; rank < plan.devices; ++rank)
-    for (int message = 0; message < kMessageCount; ++message)
-      result.sent[rank][message] = wires.sent(rank, static_cast<Message>(message));
-  return result;
+  return losses;
 }
 
 /// FNV-1a over the bits of the weights: equal hashes, equal weights.
 uint64_t hash_of(const std::vector<float>& values) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const float value : values) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof bits);
+    const auto bits = std::bit_cast<uint32_t>(value);
     for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ (bits >> shift & 0xff)) * 0x100000001b3;
   }
   return hash;
 }
 
 /// A row for each name and a column for each device. Rows in which no device has anything are left out.
-void print_table(const char* title, int devices, int rows, const std::function<const char*(int row)>& name,
-                 const std::function<int64_t(int device, int row)>& bytes) {
+template <size_t rows>
+void print_table(const char* title, const std::array<const char*, rows>& names,
+                 const std::vector<std::array<int64_t, rows>>& devices) {
   std::printf("\n%-26s", title);
-  for (int device = 0; device < devices; ++device) std::printf("%12s", ("device " + std::to_string(device)).c_str());
-  for (int row = 0; row < rows; ++row) {
-    bool any = false;
-    for (int device = 0; device < devices; ++device) any = any || bytes(device, row) > 0;
-    if (!any) continue;
-    std::printf("\n  %-24s", name(row));
-    for (int device = 0; device < devices; ++device) std::printf("%12lld", static_cast<long long>(bytes(device, row)));
+  for (size_t rank = 0; rank < devices.size(); ++rank) std::printf("%12s", ("device " + std::to_string(rank)).c_str());
+  for (size_t row = 0; row < rows; ++row) {
+    if (std::all_of(devices.begin(), devices.end(), [&](const auto& bytes) { return bytes[row] == 0; })) continue;
+    std::printf("\n  %-24s", names[row]);
+    for (const auto& bytes : devices) std::printf("%12lld", static_cast<long long>(bytes[row]));
   }
   std::printf("\n");
-}
-
-/// The most at the same time is less than the sum of the rows, which are highest at different times: reduce() begins
-/// when batch and activations have been given back.
-void print_tables(const Result& result) {
-  const int devices = static_cast<int>(result.held.size());
-  print_table(
-      "Bytes held, at most", devices, kWhatCount + 1,
-      [](int row) { return row < kWhatCount ? kWhatNames[row] : "at the same time"; },
-      [&](int device, int row) {
-        return row < kWhatCount ? result.held[device].most[row] : result.held[device].most_at_once;
-      });
-  if (devices == 1) return;  // nothing is sent
-  print_table(
-      "Bytes sent in all steps", devices, kMessageCount + 1,
-      [](int row) { return row < kMessageCount ? kMessageNames[row] : "together"; },
-      [&](int device, int row) {
-        const std::array<int64_t, kMessageCount>& sent = result.sent[device];
-        return row < kMessageCount ? sent[row] : std::accumulate(sent.begin(), sent.end(), int64_t{0});
-      });
 }
 
 // Without files, images and weights are drawn at random: the same ones in every run, because mt19937 is specified to
@@ -932,14 +823,14 @@ float uniform(std::mt19937& random, float bound) {
 }
 
 /// Noise, and in each class's images a brighter row of its own.
-Data synthetic(int samples) {
+Data draw_data(int samples) {
   std::mt19937 random(1);
-  Data data{.image = {1, 3, 16, 16}, .images = {}, .labels = {}};
+  Data data;
   for (int n = 0; n < samples; ++n) {
     const int label = static_cast<int>(random() % kClasses);
     data.labels.push_back(static_cast<float>(label));
-    for (int i = 0; i < data.image.count(); ++i) {
-      const int row = i / data.image.w % data.image.h;
+    for (int i = 0; i < kImage.count(); ++i) {
+      const int row = i / kImage.w % kImage.h;
       data.images.push_back(uniform(random, 1.0F) + (row == label ? 1.0F : 0.0F));
     }
   }
@@ -949,33 +840,25 @@ Data synthetic(int samples) {
 /// Weights and biases between -1 and 1, divided by the square root of the inputs of each output.
 std::vector<float> draw_weights(const Model& model) {
   std::mt19937 random(2);
-  std::vector<float> values(model.parameters);
+  std::vector<float> values;
   for (const Layer& layer : model.layers) {
-    if (!layer.has_parameters()) continue;
     const float bound = 1.0F / std::sqrt(static_cast<float>(layer.fan_in()));
-    for (int i = layer.weight_at; i < layer.bias_at + layer.out.c; ++i) values[i] = uniform(random, bound);
+    for (int i = 0; i < layer.parameter_count(); ++i) values.push_back(uniform(random, bound));
   }
   return values;
 }
 
-// Files are numbers of 4 bytes, floats in the machine's order, and nothing else: of weights, the model's parameters in
-// their order; of data, channels, height and width of an image, then for each sample its image and its label.
+// Files are floats in the machine's order, and nothing else: of weights, the model's parameters in their order; of
+// data, for each sample its image (kImage) and its label, in the order in which they are trained on.
 
-std::vector<float> read_numbers(const std::string& path) {
+std::vector<float> read_floats(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file || bytes.empty() || bytes.size() % sizeof(float) != 0)
+  if (!file || bytes.size() % sizeof(float) != 0)
     throw std::runtime_error(path + ": cannot be read, or is no file of floats");
-  std::vector<float> numbers(bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
-  return numbers;
-}
-
-std::vector<float> read_weights(const std::string& path, const Model& model) {
-  std::vector<float> values = read_numbers(path);
-  if (static_cast<int>(values.size()) != model.parameters)
-    throw std::runtime_error(path + ": has other parameters than the model, " + std::to_string(model.parameters));
-  return values;
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  std::memcpy(floats.data(), bytes.data(), bytes.size());
+  return floats;
 }
 
 void write_weights(const std::string& path, const std::vector<float>& values) {
@@ -984,17 +867,13 @@ void write_weights(const std::string& path, const std::vector<float>& values) {
   if (!file.flush()) throw std::runtime_error(path + ": cannot be written");
 }
 
-/// Samples in the order in which they are trained on.
 Data read_data(const std::string& path) {
-  std::vector<float> numbers = read_numbers(path);
-  numbers.resize(std::max<size_t>(3, numbers.size()));
-  Data data{.image = {1, static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), static_cast<int>(numbers[2])},
-            .images = {},
-            .labels = {}};
-  const int pixels = data.image.count();
-  if (pixels < 1 || (numbers.size() - 3) % (pixels + 1) != 0)
-    throw std::runtime_error(path + ": expected channels, height, width, then an image and a label for each sample");
-  for (auto sample = numbers.begin() + 3; sample != numbers.end(); sample += pixels + 1) {
+  const std::vector<float> floats = read_floats(path);
+  const int pixels = kImage.count();
+  if (floats.empty() || floats.size() % (pixels + 1) != 0)
+    throw std::runtime_error(path + ": expected " + std::to_string(pixels) + " pixels and a label for each sample");
+  Data data;
+  for (auto sample = floats.begin(); sample != floats.end(); sample += pixels + 1) {
     data.images.insert(data.images.end(), sample, sample + pixels);
     data.labels.push_back(sample[pixels]);
     if (!(data.labels.back() >= 0 && data.labels.back() < kClasses))
@@ -1003,72 +882,66 @@ Data read_data(const std::string& path) {
   return data;
 }
 
-/// The flags and their values.
-using Flags = std::map<std::string, std::string>;
-
-int integer(const Flags& flags, const std::string& flag, int lowest, int highest) {
-  std::istringstream text(flags.at(flag));
-  int value = lowest - 1;
-  if (!(text >> value) || !text.eof() || value < lowest || value > highest)
-    throw std::runtime_error(flag + " " + text.str() + ": expected an integer from " + std::to_string(lowest) + " to " +
+int integer(const std::string& flag, const std::string& value, int lowest, int highest) {
+  std::istringstream text(value);
+  int number = lowest - 1;
+  if (!(text >> number) || !text.eof() || number < lowest || number > highest)
+    throw std::runtime_error(flag + " " + value + ": expected an integer from " + std::to_string(lowest) + " to " +
                              std::to_string(highest));
-  return value;
+  return number;
 }
 
-Options parse(int argc, char** argv) {
-  Flags flags = {{"--model", "small-cnn"}, {"--scheme", "ddp"}, {"--devices", "3"}, {"--leaves", "8"},
-                 {"--batch", "32"},        {"--steps", "10"},   {"--split", ""},    {"--data", ""},
-                 {"--weights", ""},        {"--save", ""}};
+void run(int argc, char** argv) {
+  std::map<std::string, std::string> flags = {
+      {"--model", "small-cnn"}, {"--scheme", "ddp"}, {"--devices", "3"}, {"--split", ""}, {"--leaves", "8"},
+      {"--batch", "32"},        {"--steps", "10"},   {"--weights", ""},  {"--data", ""},  {"--save", ""}};
   for (int i = 1; i < argc; i += 2) {
-    if (flags.count(argv[i]) == 0 || i + 1 == argc) {
-      std::string known;
-      for (const auto& [name, value] : flags) known += " " + name;
-      throw std::runtime_error(std::string(argv[i]) + ": expected a value after one of" + known);
-    }
+    if (flags.count(argv[i]) == 0 || i + 1 == argc)
+      throw std::runtime_error(std::string(argv[i]) + ": unknown flag, or a flag without a value");
     flags[argv[i]] = argv[i + 1];
   }
-  Options options{.model = flags["--model"],
-                  .scheme = flags["--scheme"],
-                  .weights = flags["--weights"],
-                  .data = flags["--data"],
-                  .save = flags["--save"],
-                  .split = {}};
-  options.devices = integer(flags, "--devices", 1, 64);
-  options.leaves = integer(flags, "--leaves", 1, 1024);
-  options.batch = integer(flags, "--batch", 1, 65536);
-  options.steps = integer(flags, "--steps", 1, 1000);
-  std::istringstream parts(flags["--split"]);  // "1,3,4"
-  for (std::string part; std::getline(parts, part, ',');)
-    options.split.push_back(integer({{"--split", part}}, "--split", 0, 1024));
-  return options;
-}
+  const int device_count = integer("--devices", flags["--devices"], 1, 64);
+  const int leaves = integer("--leaves", flags["--leaves"], 1, 1024);
+  const int batch = integer("--batch", flags["--batch"], 1, 65536);
+  const int steps = integer("--steps", flags["--steps"], 1, 1000);
+  std::vector<int> split;  // empty: equal
+  std::istringstream parts(flags["--split"]);
+  for (std::string part; std::getline(parts, part, ',');) split.push_back(integer("--split", part, 0, 1024));
 
-void run(const Options& options) {
-  const Data data = options.data.empty() ? synthetic(options.steps * options.batch) : read_data(options.data);
-  const Model model = make_model(options.model, data.image);
-  const Plan plan =
-      make_plan(make_scheme(options.scheme), options.devices, options.leaves, options.split, model.parameters + 1);
-  const std::vector<float> initial =
-      options.weights.empty() ? draw_weights(model) : read_weights(options.weights, model);
+  const Model model = make_model(flags["--model"]);
+  const Plan plan = make_plan(make_scheme(flags["--scheme"]), device_count, leaves, split, model.parameters + 1);
+  const Data data = flags["--data"].empty() ? draw_data(steps * batch) : read_data(flags["--data"]);
+  const std::vector<float> initial = flags["--weights"].empty() ? draw_weights(model) : read_floats(flags["--weights"]);
+  if (static_cast<int>(initial.size()) != model.parameters)
+    throw std::runtime_error(flags["--weights"] + ": expected " + std::to_string(model.parameters) + " parameters");
+  Wires wires;
+  std::deque<Device> devices;
+  for (int rank = 0; rank < device_count; ++rank) devices.emplace_back(rank, model, plan, initial, wires);
 
-  std::printf("%s with %d parameters, %s on %d devices, batches of %d in %d leaves\n", options.model.c_str(),
-              model.parameters, options.scheme.c_str(), options.devices, options.batch, options.leaves);
-  const Result result = train(options, model, plan, data, initial);
-  for (size_t step = 0; step < result.losses.size(); ++step)
-    std::printf("step %2zu  loss %.9g\n", step + 1, static_cast<double>(result.losses[step]));
-  const uint64_t hash = hash_of(result.parameters[0]);
-  for (const std::vector<float>& parameters : result.parameters)
-    if (hash_of(parameters) != hash) throw std::logic_error("the devices have different weights");
+  std::printf("%s with %d parameters, %s on %d devices, batches of %d in %d leaves\n", flags["--model"].c_str(),
+              model.parameters, flags["--scheme"].c_str(), device_count, batch, leaves);
+  const std::vector<float> losses = train(devices, data, batch, leaves);
+  for (size_t step = 0; step < losses.size(); ++step)
+    std::printf("step %2zu  loss %.9g\n", step + 1, static_cast<double>(losses[step]));
+  std::vector<std::array<int64_t, kWhatCount>> held;
+  std::vector<std::array<int64_t, kMessageCount>> sent;
+  const uint64_t hash = hash_of(devices[0].parameters());
+  for (const Device& device : devices) {
+    if (hash_of(device.parameters()) != hash) throw std::logic_error("the devices have different weights");
+    held.push_back(device.memory.most);
+    sent.push_back(device.sent);
+  }
   std::printf("hash of the weights: %016llx\n", static_cast<unsigned long long>(hash));
-  print_tables(result);
-  if (!options.save.empty()) write_weights(options.save, result.parameters[0]);
+  print_table("Bytes held, at most", kWhatNames, held);
+  if (device_count > 1) print_table("Bytes sent in all steps", kMessageNames, sent);
+  if (!flags["--save"].empty()) write_weights(flags["--save"], devices[0].parameters());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    run(parse(argc, argv));
+    run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "one_file: %s\n", error.what());
     return 1;

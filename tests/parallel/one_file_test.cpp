@@ -76,7 +76,7 @@ std::vector<float> train_engine(const Model& model, const std::string& weights, 
   Engine engine(model, group, config, {{kBatch}, {}});
   write_numbers(weights, dense_weights(engine.parameters().layout(), engine.parameters().values(), data));
   const int64_t h = model.height, w = model.width, c = model.channels;
-  std::vector<float> numbers = {static_cast<float>(c), static_cast<float>(h), static_cast<float>(w)};
+  std::vector<float> numbers;
   for (uint32_t step = 0; step < kSteps; ++step) {
     const OwnedBatch batch = random_batch(model, kBatch, step, 0.0, DType::f32);
     for (int64_t n = 0; n < kBatch; ++n) {
@@ -97,7 +97,7 @@ std::vector<float> train_engine(const Model& model, const std::string& weights, 
 
 TEST_P(OneFile, AgreesWithTheEngineAfterTwentySteps) {
   ModelOptions options;
-  options.image_size = 16;
+  options.image_size = 16;  // kImage of the file
   const Model model = make_model(GetParam(), options);
   const std::vector<float> expected = train_engine(model, path("initial"), path("data"));
   const ChildResult result =
@@ -155,10 +155,14 @@ TEST_F(OneFileTable, IsRefusedForWrongInput) {
   EXPECT_EQ(run({"--devices", "2", "--split", "1,2"}).error,
             "one_file: --split: expected 2 numbers that add up to 8 leaves\n");
   EXPECT_EQ(run({"--model", "vgg"}).error, "one_file: --model vgg: expected small-cnn, lenet5 or mlp\n");
+  EXPECT_EQ(run({"--lr", "0.1"}).error, "one_file: --lr: unknown flag, or a flag without a value\n");
+  EXPECT_EQ(run({"--steps"}).error, "one_file: --steps: unknown flag, or a flag without a value\n");
   EXPECT_EQ(run({"--data", path("missing")}).exit_code, 1);
   write_numbers(path("short"), {3, 2, 2, 0.5F});
-  expect_contains(run({"--data", path("short")}).error, "an image and a label for each sample");
-  expect_contains(run({"--model", "mlp", "--weights", path("short")}).error, "has other parameters than the model");
+  expect_contains(run({"--data", path("short")}).error, "expected 768 pixels and a label for each sample");
+  expect_contains(run({"--model", "mlp", "--weights", path("short")}).error, "expected 231050 parameters");
+  write_numbers(path("label"), std::vector<float>(769, 10.0F));
+  expect_contains(run({"--data", path("label")}).error, "a label is not the number of one of 10 classes");
 }
 
 }  // namespace
