@@ -70,7 +70,7 @@ struct DeviceGroupOptions {
   /// NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads them once, so what the first group
   /// of a process chooses holds for all.
   bool nccl_defaults = false;
-  /// How long a collective waits on the host for its peers in this process before it fails.
+  /// How long a collective of CUDA devices waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
 };
 

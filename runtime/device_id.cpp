@@ -40,7 +40,9 @@ Item parse_item(std::string_view list, std::string_view item, int cuda_device_co
   } else if (name != "cpu") {
     if (const std::optional<int> count = parse_index(list); count && *count > 0)
       reject(list, item, fmt::format("for {} devices write cpu:0-{} or cuda:0-{}", *count, *count - 1, *count - 1));
-    reject(list, item, "expected cpu:, cuda: or meta: and an index, such as cpu:0, cpu:0-3 or cuda:all");
+    reject(list, item,
+           name == "gpu" ? "GPUs are called cuda, such as cuda:0, cuda:0-3 or cuda:all"
+                         : "expected cpu:, cuda: or meta: and an index, such as cpu:0, cpu:0-3 or cuda:all");
   }
   if (colon == std::string_view::npos)
     reject(list, item, fmt::format("no index; write {}:0 or a range such as {}:0-3", name, name));

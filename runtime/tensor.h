@@ -10,11 +10,20 @@
 namespace vitrine {
 
 /// A View that keeps its memory alive. Copies share the memory, which returns to its pool when the last copy is
-/// destroyed, on the thread that issues to that pool. An empty Tensor stands for an omitted argument. rows() and
-/// reshape() share the memory too.
+/// destroyed, on the thread that issues to that pool. An empty Tensor stands for an omitted argument; one that was
+/// moved from is empty. rows() and reshape() share the memory too.
 class Tensor {
  public:
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&& other) noexcept : storage_(std::move(other.storage_)), view_(std::exchange(other.view_, View{})) {}
+  Tensor& operator=(const Tensor&) = default;
+  Tensor& operator=(Tensor&& other) noexcept {
+    view_ = std::exchange(other.view_, View{});
+    storage_ = std::move(other.storage_);
+    return *this;
+  }
+  ~Tensor() = default;
   /// Owns a block of the pool. Called by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
   /// Refers to other memory, which `storage` keeps alive; if null, the caller keeps it alive. Called by

@@ -83,6 +83,14 @@ int64_t PlannedBatches::largest_evaluation() const {
 
 int64_t PlannedBatches::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned,
                                        const char* operation) const {
+  if (batch.labels.shape.rank() == 0) {
+    throw ShapeError(
+        fmt::format("{}: the batch has no labels; set HostBatch::labels, i32 with a row for each sample", operation));
+  }
+  if (batch.images && batch.images.shape[0] != batch.labels.shape[0]) {
+    throw ShapeError(fmt::format("{}: the batch has {} rows of labels for {} images", operation, batch.labels.shape[0],
+                                 batch.images.shape[0]));
+  }
   const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
   if (std::ranges::find(planned, samples) == planned.end()) {
     throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload",

@@ -19,10 +19,11 @@ namespace vitrine {
 /// are added in rank order, so results have the same bits on every rank and in every run. Reductions support f32, f16,
 /// bf16 (in one process combined in f32 and rounded once; NCCL rounds at each hop) and i32; copies support any dtype.
 /// Counts are rows along dimension 0 and may be zero. On CUDA devices the ranks synchronize on the host while they
-/// issue, so each rank must issue its collectives from a separate thread. A rank that waits for its peers longer than
-/// DeviceGroupOptions::comm_timeout_ms throws CommError naming them. The bytes that this rank sends or receives
-/// (bytes_moved) count towards ctx's open span.
-/// throws  ShapeError, DtypeError for invalid views; CommError from the stream's synchronize() if the ranks disagree
+/// issue, so each rank must issue its collectives from a separate thread; there, a rank that waits for its peers longer
+/// than DeviceGroupOptions::comm_timeout_ms throws CommError naming them. CPU devices of one process have no deadline:
+/// synchronize() waits until every rank has issued the collective, or abort(). The bytes that this rank sends or
+/// receives (bytes_moved) count towards ctx's open span. throws  ShapeError, DtypeError for invalid views; CommError
+/// from the stream's synchronize() if the ranks disagree
 ///         (operation, bytes, root or counts) or after abort()
 class Communicator {
  public:

@@ -238,9 +238,10 @@ void Pool::reserve(int64_t bytes) {
         {.device = device_name_, .user = "the plan", .needed_bytes = bytes, .capacity_bytes = capacity_bytes()});
   }
   if (blocks_->allocated_bytes() != 0) {
-    throw ConfigError(fmt::format(
-        "{}: the pool still holds {}, expected an empty pool; free all tensors of the device before it is reserved",
-        device_name_, format_bytes(blocks_->allocated_bytes())));
+    throw ConfigError(
+        fmt::format("{}: the pool still holds {}, expected an empty pool; free all tensors and engines of the device "
+                    "before it is reserved",
+                    device_name_, format_bytes(blocks_->allocated_bytes())));
   }
   blocks_->reserve(bytes);
   cursor_.reset();

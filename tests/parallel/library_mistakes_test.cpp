@@ -72,6 +72,19 @@ TEST_F(LibraryMistakes, OtherClassesThanTheLastLayerHas) {
   expect_contains(construction_error<ShapeError>(model, vectors()), "returns (1, 3) for one sample", "of 2 classes");
 }
 
+TEST_F(LibraryMistakes, ForgottenFieldsOfAModelAndANegativeLearningRate) {
+  Model model = make_mlp({4, 8, 3});
+  model.classes = 0;
+  expect_contains(construction_error<ConfigError>(model, vectors()), "has 0 classes; set Model::classes");
+  model.sample_shape = {};
+  EngineConfig config;  // of u8 images
+  config.batch_size = kBatch;
+  expect_contains(construction_error<ConfigError>(model, config), "sample_shape is not set");
+  config = vectors();
+  config.optimizer.set_learning_rate(-1.0);
+  expect_contains(construction_error<ConfigError>(make_mlp({4, 8, 3}), config), "learning rate is -1");
+}
+
 TEST_F(LibraryMistakes, VectorsThatAreSaidToBeBytes) {
   EngineConfig config = vectors();
   config.image_dtype = DType::u8;
@@ -91,6 +104,25 @@ TEST_F(LibraryMistakes, LabelsOfAnotherType) {
   Engine engine(model, devices_, vectors(), {.train_batches = {kBatch}});
   expect_contains(error_of<DtypeError>([&] { engine.train_step(batch(kBatch, DType::f32)); }),
                   "labels are f32, expected i32");
+}
+
+TEST_F(LibraryMistakes, LabelsThatAreMissing) {
+  const Model model = make_mlp({4, 8, 3});
+  Engine engine(model, devices_, vectors(), {.train_batches = {kBatch}});
+  HostBatch given = batch(kBatch);
+  given.labels = given.labels.rows(0, kBatch / 2);
+  expect_contains(error_of<ShapeError>([&] { engine.train_step(given); }), "6 rows of labels for 12 images");
+  given.labels = {};
+  expect_contains(error_of<ShapeError>([&] { engine.train_step(given); }), "no labels; set HostBatch::labels, i32");
+}
+
+TEST_F(LibraryMistakes, ATensorThatWasMovedFrom) {
+  ExecContext& ctx = devices_[0].compute();
+  Tensor from = ctx.allocate({4}, DType::f32, Category::activations, "x");
+  const Tensor to = std::move(from);
+  EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): what a use finds
+  EXPECT_EQ(from.numel(), ConstView().numel());
+  EXPECT_THROW(copy(ctx, from, to), ShapeError);
 }
 
 TEST_F(LibraryMistakes, AnMlpOfOneSize) {

@@ -38,7 +38,7 @@ TEST(DeviceList, NamesTheInvalidPart) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "empty"},
       {"cpu:0,", "item \"\""},
-      {"gpu:0", "expected cpu:, cuda: or meta:"},
+      {"gpu:0", "GPUs are called cuda, such as cuda:0"},
       {"cpu", "no index; write cpu:0"},
       {"cpu:0,1", "item \"1\""},
       {"cpu:", "not an index"},

@@ -293,7 +293,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_contains(usage_error("train --batch 3"), "did you mean --batch-size or --batch-norm or --batch-norm-leaves?");
   expect_contains(usage_error("train --batch_size 3"), "did you mean --batch-size?");
   expect_contains(usage_error("train --gpus 2"), "there is no option --gpus");
-  expect_contains(usage_error("train --beta1 0.9"), "it is called --adam-betas B1,B2 here");
+  expect_contains(usage_error("train --beta1 0.9"), "; use --adam-betas B1,B2");
   expect_contains(usage_error("train -model mlp"), "did you mean --model?");
   expect_contains(usage_error("train --weigth-decay 1"), "did you mean --weight-decay?");
   for (const char* unknown : {"train --xyz 1", "train --cat", "train --gpus 2", "eval --weights w --accelerator gpu"}) {
@@ -309,22 +309,22 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   expect_lacks(usage_error("plan --mode ezor1"), "did you mean");  // two exchanges in five letters are another word
   expect_contains(usage_error("train small-cnn"),
                   "unexpected argument 'small-cnn': a model is chosen by its flag: --model small-cnn");
-  expect_contains(usage_error("train --fp16"), "it is called --precision fp16 here");
+  expect_contains(usage_error("train --fp16"), "; use --precision fp16");
   expect_contains(usage_error("trian"), "there is no command 'trian'; did you mean train?");
   expect_contains(usage_error("--model mlp"), "expected a command before --model");
   expect_contains(usage_error(""), "expected a command: train, plan");
-  expect_contains(usage_error("train --learning-rate 1"), "it is called --lr here");
-  expect_contains(usage_error("train --gradient_accumulation_steps 2"), "it is called --accumulate here");
-  expect_contains(usage_error("train --max-grad-norm 1"), "it is called --clip-norm here");
-  expect_contains(usage_error("train --gradient-checkpointing"), "it is called --recompute auto here");
-  expect_contains(usage_error("train --per-device-train-batch-size 8"), "--batch-size, the samples of all devices");
-  expect_contains(usage_error("train --nproc_per_node 2"), "it is called --devices", "a flag of torchrun");
-  expect_contains(usage_error("train --zero-stage 3"), "it is called --mode zero1, zero2 or zero3 here");
-  expect_contains(usage_error("train --sharding-strategy FULL_SHARD"), "it is called --mode zero2 or zero3 here");
-  expect_contains(usage_error("train --dtype bf16"), "it is called --precision here");
-  expect_contains(usage_error("train --output-dir x"), "it is called --checkpoint-dir here");
-  expect_contains(usage_error("train --sync-bn"), "it is called --batch-norm exact, the default, here");
-  expect_contains(usage_error("train --devices gpu:0"), "--devices: ");
+  expect_contains(usage_error("train --learning-rate 1"), "; use --lr");
+  expect_contains(usage_error("train --gradient_accumulation_steps 2"), "; use --accumulate");
+  expect_contains(usage_error("train --max-grad-norm 1"), "; use --clip-norm");
+  expect_contains(usage_error("train --gradient-checkpointing"), "; use --recompute auto");
+  expect_contains(usage_error("train --per-device-train-batch-size 8"), "--batch-size (the samples of all devices");
+  expect_contains(usage_error("train --nproc_per_node 2"), "; use --devices", "give it to torchrun");
+  expect_contains(usage_error("train --zero-stage 3"), "; use --mode zero1, zero2 or zero3");
+  expect_contains(usage_error("train --sharding-strategy FULL_SHARD"), "; use --mode zero2 or zero3");
+  expect_contains(usage_error("train --dtype bf16"), "; use --precision");
+  expect_contains(usage_error("train --output-dir x"), "; use --checkpoint-dir");
+  expect_contains(usage_error("train --sync-bn"), "; use --batch-norm exact, the default");
+  expect_contains(usage_error("train --devices gpu:0"), "--devices: ", "GPUs are called cuda");
 }
 
 TEST(Options, RefusesContradictions) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a configuration must fulfil before it can be planned.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -154,6 +155,18 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
                                   config.batch_size, config.accumulate));
   }
   validate_split(config.scheme.split, config.batch_size, devices.world_size());
+  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  if (model.takes_images() && std::min({model.height, model.width, model.channels}) < 1) {
+    throw ConfigError(
+        fmt::format("engine: model {} has no input: images are {}x{} with {} channels, and sample_shape is not set; "
+                    "set it to {{F}} "
+                    "for vectors of F numbers, or set height, width and channels",
+                    model.name, model.height, model.width, model.channels));
+  }
+  if (model.classes < 1) {
+    throw ConfigError(fmt::format("engine: model {} has {} classes; set Model::classes to the logits of each target",
+                                  model.name, model.classes));
+  }
   if (config.image_dtype == DType::u8 && model.takes_images() && (config.image_height < 1 || config.image_width < 1)) {
     throw ConfigError(
         "engine: u8 images need image_height and image_width; set them to the size of the data set's images");
@@ -172,14 +185,6 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an "
         "engine that trains");
   }
-  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
-  if (model.takes_images() && std::min({model.height, model.width, model.channels}) < 1) {
-    throw ConfigError(
-        fmt::format("engine: model {} has no input: images are {}x{} with {} channels, and sample_shape is not set; "
-                    "set it to {{F}} "
-                    "for vectors of F numbers, or set height, width and channels",
-                    model.name, model.height, model.width, model.channels));
-  }
   if (!model.takes_images() && config.image_dtype != DType::f32) {
     throw ConfigError(fmt::format(
         "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
@@ -196,6 +201,8 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         "engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to "
         "ReducerKind::allreduce");
   }
+  if (const double lr = config.optimizer.learning_rate(); !(lr >= 0.0 && lr <= std::numeric_limits<float>::max()))
+    throw ConfigError(fmt::format("engine: the optimizer's learning rate is {}, expected a number from 0", lr));
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
   }

@@ -71,18 +71,20 @@ std::string describe_unexpected(const CLI::App& app, const CLI::App& command, co
       {"--gradient-accumulation-steps", "--accumulate"},
       {"--max-grad-norm", "--clip-norm"},
       {"--gradient-checkpointing", "--recompute auto"},
-      {"--per-device-train-batch-size", "--batch-size, the samples of all devices together,"},
-      {"--nproc-per-node", "--devices, all in one process, or it is a flag of torchrun;"},
+      {"--per-device-train-batch-size", "--batch-size (the samples of all devices together)"},
+      {"--nproc-per-node", "--devices (all in one process), or give it to torchrun"},
       {"--zero-stage", "--mode zero1, zero2 or zero3"},
+      {"--fsdp", "--mode zero3"},
+      {"--resume-from-checkpoint", "--resume"},
       {"--sharding-strategy", "--mode zero2 or zero3"},
       {"--output-dir", "--checkpoint-dir"},
-      {"--sync-bn", "--batch-norm exact, the default,"}};
+      {"--sync-bn", "--batch-norm exact, the default"}};
   std::string dashes = name;
   std::replace(dashes.begin() + std::min<ptrdiff_t>(2, std::ssize(dashes)), dashes.end(), '_', '-');
   const auto other = others.find(dashes);
-  return fmt::format("there is no option {}{}", name,
-                     other == others.end() ? did_you_mean(name, option_names(command))
-                                           : fmt::format("; it is called {} here", other->second));
+  return fmt::format(
+      "there is no option {}{}", name,
+      other == others.end() ? did_you_mean(name, option_names(command)) : fmt::format("; use {}", other->second));
 }
 
 /// The first flag that has another flag, or nothing, in the place of its value: "--report: expected a value: --report
