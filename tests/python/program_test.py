@@ -174,6 +174,30 @@ def test_a_run_that_is_left_ends():
     assert run.result.interrupted
 
 
+def test_a_run_of_a_killed_python_saves_a_checkpoint_and_ends():
+    starts = ("import time, vitrine; run = vitrine.train(model='mlp', data='synthetic:64', steps=10_000_000, checkpoint_dir='killed', no_eval=True);"
+              "steps = iter(run); next(steps); print(run._process.popen.pid, flush=True); time.sleep(600)")
+    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True) as python:
+        pid = int(python.stdout.readline())
+        begin = time.time()
+        python.kill()
+    program_state = pathlib.Path(f"/proc/{pid}/stat")
+    while program_state.exists() and program_state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.time() < begin + 60, "the program goes on"
+        time.sleep(0.05)
+    assert any(os.path.getmtime(folder) >= begin - 1 for folder in pathlib.Path("killed").glob("step-*")), "it has saved a checkpoint"
+
+
+def test_a_run_outlives_the_thread_that_started_it():
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(vitrine.train(model="mlp", data="synthetic:64", steps=10_000_000, no_eval=True)))
+    thread.start()
+    thread.join()
+    steps = iter(runs[0])
+    assert [next(steps).step for _ in range(2)] == [1, 2]
+    assert runs[0].stop().interrupted and runs[0]._process.popen.returncode == 130
+
+
 def test_the_types_are_right():
     pytest.importorskip("mypy")
     root = pathlib.Path(__file__).parents[2] / "tools" / "python"

@@ -10,6 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 import vitrine
@@ -201,6 +202,34 @@ def test_what_is_not_needed_may_be_odd():
     assert device.peak_sites[0].site == "f (a.py)"
     (device,) = explain(trace_of(alloc(frames=[{"filename": "a.py", "line": 1, "name": "\x1b[31m\n"}]), segments=[SEGMENT]))
     assert device.peak_sites[0].site == "\\x1b[31m\\n (a.py:1)"
+
+
+def doubled(times):
+    """A tuple of a tuple of ..., each twice: a hash visits 2 ** times texts, for 2 * times bytes in the file."""
+    return b"\x8c\x01a" + b"2\x86" * times
+
+
+@pytest.mark.parametrize("values", [
+    b"}" + doubled(60) + b"Ns", b"}(K\x01N" + doubled(60) + b"Nu", b"(" + doubled(60) + b"Nd", b"\x8f(" + doubled(60) + b"\x90", b"(" + doubled(60) + b"\x91",
+    b"}N" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"Ns", b"}N" + b"".join(b"p%d\n0(g%d\ng%d\nt" % (i, i, i) for i in range(60)) + b"Ns",
+    b"}N" + b"\x94h\x00\x86" + b"".join(b"\x94h%c\x86" % i for i in range(1, 60)) + b"Ns", b"})" + b"\x85" * 1_000_000 + b"Ns",
+    b"}" + b"".join(b"\x8a\x10" + (i * sys.hash_info.modulus << 40).to_bytes(16, "little") + b"Ns" for i in range(20_000)),
+    b"}" + b"".join(b"I%d\nNs" % (i * sys.hash_info.modulus << 40) for i in range(20_000)),
+    b"}" + 2 * (b"X\x00\x00\x10\x00" + b"a" * (1 << 20) + b"\x94Ns") + b"h\x00Ns" * 100],
+    ids=["SETITEM", "SETITEMS", "DICT", "ADDITEMS", "FROZENSET", "memo", "text", "memoize", "nested", "integers", "digits", "long text"])
+def test_keys_that_take_long_to_hash_are_refused(values):
+    begin = time.process_time()
+    refused(b"\x80\x04" + values + b".", "the keys of dicts and sets have more than 10000 parts")
+    assert time.process_time() < begin + 5
+
+
+def test_values_that_take_long_to_hash_or_show_are_neither():
+    data = pickle.dumps({"device_traces": [[alloc(frames=[{"name": "NAME", "filename": "a.py", "line": 1}])]], "segments": [SEGMENT]}, 2)
+    name = b"X\x04\x00\x00\x00NAME"
+    assert name in data
+    (device,) = explain(data.replace(name, doubled(60))[:-1] + b"(" + doubled(60) + b"1(0.")
+    assert device.peak_sites[0].site == " (a.py:1)"
+    refused(trace_of(alloc(addr=1 << 64)), "addr: it has more than 64 bits")
 
 
 def test_a_block_of_backward_has_the_name_of_its_node():

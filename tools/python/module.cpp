@@ -4,7 +4,6 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,18 +22,16 @@
 #include <nanobind/stl/vector.h>
 
 #include "nn/checkpoint.h"
-#include "nn/json_file.h"
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
 #include "nn/weights_file.h"
-#include "runtime/descriptor.h"
 #include "runtime/error.h"
 #include "runtime/memory/placement.h"
-#include "runtime/text.h"
 #include "tools/program/checkpoint/run_state.h"
 #include "tools/program/flags/advice.h"
 #include "tools/program/flags/options.h"
 #include "tools/program/run/run.h"
+#include "tools/python/pickle_check.h"
 #include "vitrine_version.h"
 
 namespace nb = nanobind;
@@ -408,55 +405,6 @@ std::tuple<int64_t, int64_t, int64_t> place(const Numbers& bytes, const Numbers&
   return {place_blocks(blocks, 0).height, height_bound(blocks), largest_sum(blocks)};
 }
 
-/// Why a pickle cannot be plain values, before Python reads it: what names classes or calls functions, lengths beyond
-/// its end, and places in the memo for which Python would allocate more than the file's size. Empty: it may be.
-std::string pickle_problem(const std::string& path) {
-  const std::string text = read_regular_file(path, kLargestTextFile);
-  uint64_t at = 0;
-  const auto left = [&] { return text.size() - at; };
-  const auto number = [&](uint64_t bytes) {
-    uint64_t value = 0;
-    for (uint64_t i = 0; i < std::min(bytes, left()); ++i)
-      value |= uint64_t{static_cast<unsigned char>(text[at + i])} << (8 * i);
-    at += std::min(bytes, left());
-    return value;
-  };
-  // Opcodes as in Python's pickletools, with what follows them.
-  const std::string_view alone = "(012Nadelstu)]}\x85\x86\x87\x88\x89\x8f\x90\x91\x94", lines = "FILSVgp";
-  const std::map<char, uint64_t> fixed = {{'K', 1}, {'M', 2}, {'J', 4}, {'G', 8},    {'h', 1},
-                                          {'j', 4}, {'q', 1}, {'r', 4}, {'\x80', 1}, {'\x95', 8}};
-  const std::map<char, uint64_t> counted = {{'U', 1},    {'T', 4},    {'X', 4},    {'C', 1},    {'B', 4},   {'\x8a', 1},
-                                            {'\x8b', 4}, {'\x8c', 1}, {'\x8d', 8}, {'\x8e', 8}, {'\x96', 8}};
-  while (left() > 0) {
-    const uint64_t begin = at;
-    const auto fail = [&](const std::string& what) { return fmt::format("offset {}: {}", begin, what); };
-    const char opcode = text[at++];
-    uint64_t value = 0, skipped = 0;
-    if (opcode == '.') return {};
-    if (const auto size = fixed.find(opcode); size != fixed.end()) {
-      if (size->second > left()) break;
-      value = number(size->second);
-    } else if (const auto count = counted.find(opcode); count != counted.end()) {
-      skipped = number(count->second);
-    } else if (lines.find(opcode) != std::string_view::npos) {
-      const size_t end = text.find('\n', at);
-      if (end == std::string::npos) break;
-      skipped = end + 1 - at;
-      if (opcode == 'p') value = parse_number<uint64_t>(std::string_view(text).substr(at, end - at)).value_or(~0ULL);
-    } else if (alone.find(opcode) == std::string_view::npos) {
-      return fail(
-          fmt::format("opcode 0x{:02x} is not one of plain values; what names classes or calls functions is "
-                      "never executed",
-                      static_cast<unsigned char>(opcode)));
-    }
-    if ((opcode == 'p' || opcode == 'r') && value > text.size())
-      return fail(fmt::format("place {} of the memo is beyond the file's size", value));
-    if (skipped > left()) break;
-    at += skipped;
-  }
-  return fmt::format("offset {}: the pickle ends too early", text.size());
-}
-
 /// Vitrine's errors as the package's, in the program's words.
 void translate(const std::exception_ptr& exception, void* /*payload*/) {
   try {
@@ -474,7 +422,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
 NB_MODULE(_vitrine, module) {
   nb::register_exception_translator(translate);
   module.def("place", place, "bytes"_a, "first"_a, "end"_a, "group"_a);
-  module.def("pickle_problem", pickle_problem, "path"_a);
+  module.def("check_pickle", check_pickle, "path"_a);
   nb::class_<Slot>(module, "Slot");
   nb::class_<Trainer>(module, "Trainer")
       .def(

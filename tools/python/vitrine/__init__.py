@@ -8,7 +8,6 @@ program's sentence.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 

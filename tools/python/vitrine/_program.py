@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import json
 import os
@@ -105,7 +106,8 @@ def command_line(words: list[str]) -> str:
 
 
 class Process:
-    """The program while it runs, in a process group of its own: an interrupt reaches it once, and as SIGINT."""
+    """The program while it runs, in a process group of its own: an interrupt reaches it once, and as SIGINT. When Python
+    ends, however it does, the program gets SIGTERM."""
 
     def __init__(self, words: list[str], prints_json: bool = True) -> None:
         self.words, self.interrupted, self.closed = words, False, False
@@ -114,9 +116,15 @@ class Process:
         # In the background of a script SIGINT is ignored, and would stay so.
         ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         reset = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if ignored else None
-        self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
-                                      stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0,
-                                      preexec_fn=reset)
+        # The system sends it when the last writing end of this pipe is closed. The threads that start runs may end before.
+        reading, self.lifeline = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb")))
+        with reading:
+            self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
+                                          stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, process_group=0,
+                                          pass_fds=[reading.fileno()], preexec_fn=reset)
+            for setting, value in ((fcntl.F_SETOWN, self.popen.pid), (fcntl.F_SETSIG, signal.SIGTERM),
+                                   (fcntl.F_SETFL, os.O_ASYNC)):
+                fcntl.fcntl(reading, setting, value)
 
     def running(self) -> bool:
         return self.popen.poll() is None
@@ -136,6 +144,7 @@ class Process:
                 self.interrupt()
         if not self.closed:
             self.closed = True
+            self.lifeline.close()
             self.printed, self.messages = (self._read(file) for file in (self.out, self.err))
             for line in re.findall(r"^vitrine: warning: (.*)$", self.messages, re.MULTILINE):
                 warnings.warn(line, stacklevel=4)

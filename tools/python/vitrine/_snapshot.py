@@ -35,25 +35,24 @@ class PlainUnpickler(pickle.Unpickler):
 
 def load(path: str) -> Any:
     """The values of a pickle or a JSON file. throws  Error"""
-    from ._vitrine import pickle_problem
+    from ._vitrine import check_pickle
 
-    what = f"{path} cannot be read as a snapshot of torch.cuda.memory._dump_snapshot()"
     try:
         if os.path.getsize(path) > MOST_FILE_BYTES:
             raise Error(f"it has more than {MOST_FILE_BYTES} bytes")
         with open(path, "rb") as file:
             is_json = file.read(1) == b"{"
-            problem = None if is_json else pickle_problem(path)
-            if problem:
-                raise Error(problem)
+            if not is_json:
+                check_pickle(path)
             file.seek(0)
             return json.load(file) if is_json else PlainUnpickler(file, encoding="latin-1").load()
     except Exception as error:
-        raise Error(f"explain: {what}: {error or type(error).__name__}") from None
+        fail(path, str(error) or type(error).__name__)
 
 
-def fail(path: str, place: str, what: str) -> NoReturn:
-    raise Error(f"explain: {path} cannot be read as a snapshot of torch.cuda.memory._dump_snapshot(): {place}: {what}")
+def fail(path: str, *what: str) -> NoReturn:
+    known = f"explain: {path} cannot be read as a snapshot of torch.cuda.memory._dump_snapshot()"
+    raise Error(": ".join([known, *what])) from None
 
 
 def listed(path: str, data: object, key: str | int, place: str = "") -> Sequence[Any]:
@@ -63,8 +62,8 @@ def listed(path: str, data: object, key: str | int, place: str = "") -> Sequence
     return part
 
 
-def printable(text: object) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))[:200]
+def printable(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:200])[:200]
 
 
 class Reader:
@@ -91,6 +90,8 @@ class Reader:
                 fail(self.path, f"{place}.{key}", "expected an integer")
             if key.endswith("size") and not 1 <= value <= MOST_BYTES:
                 fail(self.path, f"{place}.{key}", f"{value} is not a possible number of bytes")
+            if not -(1 << 63) <= value < 1 << 64:  # larger ones may be chosen so that all have one hash
+                fail(self.path, f"{place}.{key}", "it has more than 64 bits")
             values.append(value)
         return values
 
@@ -104,17 +105,18 @@ class Reader:
             fail(self.path, f"{place}.frames", "expected a list of dicts")
         outside = autograd = engine = innermost = ""
         for frame in frames:
-            name, file, line = (frame.get(key, "") for key in ("name", "filename", "line"))
+            name, file, line = (frame.get(key) for key in ("name", "filename", "line"))
+            name, file = (text if type(text) is str else "" for text in (name, file))
             where = f"{file}:{line}" if type(line) is int and 0 < line < 1 << 31 else f"{file}"
             site = f"{file} {name}" if line == 0 else f"{name} ({where})"  # line 0: one of Vitrine's own
-            if str(file).endswith(".py") and "/torch/" not in str(file):
+            if file.endswith(".py") and "/torch/" not in file:
                 outside = site
                 break
-            if "Backward" in str(name):
+            if "Backward" in name:
                 autograd = autograd or site
-            elif "autograd::" in str(name):
+            elif "autograd::" in name:
                 engine = engine or site
-            elif not UNWINDING.search(str(name)):
+            elif not UNWINDING.search(name):
                 innermost = innermost or site
         number = self.sites.setdefault(printable(outside or autograd or engine or innermost), len(self.sites))
         self.seen[id(frames)] = number
