@@ -4,7 +4,9 @@ import fcntl
 import json
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
 import threading
 import time
 
@@ -35,7 +37,15 @@ def test_nine_runs_are_made_once_with_all_their_files():
     assert os.stat("nine/ddp-fp32/log.jsonl").st_mtime_ns == written
     with open("nine/runs.json", encoding="utf-8") as file:
         assert json.load(file) == made
-    assert "dp fp16:none" in made._repr_html_()
+    page = pathlib.Path("nine/report.html").read_text(encoding="utf-8")
+    assert 'data-chart="curves"' in page and made._repr_html_() == vitrine._display.frame(page)
+    record = json.loads(page.partition('id="record">')[2].partition("</script>")[0])["record"]
+    assert list(record["modes"]) == names and all(len(run["epochs"]) == 2 for run in record["modes"].values())
+    if shutil.which("chromium"):
+        show = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", pathlib.Path("nine/report.html").resolve().as_uri()]
+        drawn = subprocess.run(show, capture_output=True, text=True, check=False, timeout=120).stdout
+        for name in names:
+            assert drawn.count(f">{name}, at the end ") == 2, f"a curve of losses and one of accuracies: {name}"
 
 
 def test_an_interrupted_call_continues_with_the_same_bits():
@@ -58,6 +68,32 @@ def test_an_interrupted_call_continues_with_the_same_bits():
     vitrine.reproduce(out="whole", **one)
     weights = "ddp-fp32/checkpoints/step-00000300/model.safetensors"
     assert pathlib.Path("stopped", weights).read_bytes() == pathlib.Path("whole", weights).read_bytes()
+
+
+def test_a_folder_whose_name_is_no_text():
+    out = os.fsdecode(b"runs\xa4")
+    made = vitrine.reproduce(out=out, **ONE)
+    assert made.runs[0].state == "complete" and vitrine.reproduce(out=out, **ONE) == made and os.path.getsize(out + "/report.html") > 50_000
+
+
+def test_a_call_that_trains_no_step_measures_nothing():
+    """As after a kill between the last checkpoint and the result."""
+    whole = vitrine.reproduce(out="trained", **ONE).runs[0]
+    result = pathlib.Path("trained/single-fp32/result.json")
+    result.write_text(json.dumps({**json.loads(result.read_text()), "state": "interrupted"}))
+    run = vitrine.reproduce(out="trained", **ONE).runs[0]
+    assert run.state == "complete" and run.epochs == whole.epochs and whole.devices[0].peak_bytes > 0
+    assert run.devices[0].peak_bytes is None and run.devices[0].outside_bytes is None
+    assert run.devices[0].planned_peak_bytes == whole.devices[0].planned_peak_bytes
+    assert vitrine.reproduce(out="trained", **ONE).runs[0] == run
+
+
+def test_what_would_fit_names_arguments_of_reproduce():
+    small = {"model": "lenet5", "image_size": 12, "data": "synthetic:40", "threads_per_device": 1, "batch_size": 20, "workspace": "1MiB",
+             "precisions": ["fp32"], "epochs": 1, "devices": "cpu:0-1"}
+    dp, ddp = (run.devices[0].planned_peak_bytes for run in vitrine.reproduce(out="fits", modes="dp,ddp", **small).runs)
+    failure = vitrine.reproduce(out="small", modes="dp", device_memory=(dp + ddp) // 2, **small).runs[0].failure
+    assert "What would fit: --modes ddp" in failure and "--batch-size" in failure and "--mode " not in failure
 
 
 def test_another_configuration_in_the_same_folder_is_refused():
@@ -101,10 +137,22 @@ def test_published_figures_and_what_differs_from_their_conditions():
     assert published["single fp16:dynamic"] == {"test_accuracy": None, "minutes": 27} and published["ddp fp32"].test_accuracy == 0.8224
     for part in ("model mlp; published: alexnet", "epochs 1; published: 20", "limit_samples 100; published: not set", "published: CIFAR-10", "an RTX 2060"):
         assert any(part in departure for departure in made.departures), part
-    assert not any("workers" in departure for departure in made.departures)
+    assert len(made.departures) == 7, made.departures
+    assert made.runs[0].config.classes == 1000 and made.runs[0].config.normalize == "none" and not made.runs[0].config.shuffle
     assert any("1000 outputs" in condition for condition in made.published_conditions)
     # Without shuffling the single device and ddp train on the same batches, here on one device: the same figures.
     assert made.runs[0].epochs[0].train_loss == made.runs[3].epochs[0].train_loss
+
+
+def test_every_departure_from_the_published_conditions_is_listed():
+    changed = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.05, "clip_norm": 1, "drop_last": True, "augment": "flip", "ema": 0.9,
+               "label_smoothing": 0.1, "param_group": "*.bias:lr=0.02", "lr_factor": 0.5, "lr_patience": 7, "warmup_steps": 2, "seed": 3}
+    made = vitrine.reproduce(out="departures", as_published=True, **{**ONE, "devices": "cpu:0"}, **changed)
+    for part in ("optimizer sgd; published: adamw", "momentum 0.9; published: not set", "weight_decay 0.05; published: 0.01", "clip_norm 1",
+                 "drop_last True; published: False", "augment flip; published: not set", "ema 0.9; published: not set", "label_smoothing 0.1; published: 0",
+                 "param_groups ", "lr_factor 0.5; published: not set", "lr_patience 7; published: 3", "warmup_steps 2; published: not set"):
+        assert any(departure.startswith(part) for departure in made.departures), part
+    assert not any(word in departure for departure in made.departures for word in ("seed", "betas", "nesterov"))
 
 
 def test_runs_that_diverge_or_fail_do_not_stop_the_others():
@@ -137,12 +185,13 @@ def test_a_damaged_result_or_log_fails_its_run_alone():
     epoch = log.index('{"kind":"epoch"')
     line = log.count("\n", 0, epoch) + 1
     for name, text, reason in (("result.json", "{", "result.json: it is damaged"), ("result.json", "{}", "result.json: it is damaged"),
-                               ("result.json", "[" * 100000, "result.json: it is damaged"),
+                               ("result.json", "[" * 100000, "result.json: it is damaged"), ("result.json", '"\udca4', "result.json: it is damaged"),
+                               ("result.json", json.dumps({**json.loads(result), "result": None}), "result.json: it is damaged"),
                                ("log.jsonl", log[:epoch] + "???" + log[epoch + 3:], f"log.jsonl, line {line}: it is damaged"),
                                ("log.jsonl", "[" * 100000 + "\n", "log.jsonl, line 1: it is damaged"),
                                ("log.jsonl", log[:epoch], "log.jsonl: it has 0 of 2 epochs")):
         before = {"result.json": result, "log.jsonl": log}[name]
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, errors="surrogateescape")
         made = vitrine.reproduce(out="damaged", **two)
         assert made.runs[0].state == "failed" and reason in made.runs[0].failure and "remove the run's folder" in made.runs[0].failure
         assert made.runs[1] == whole.runs[1]

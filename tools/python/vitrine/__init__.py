@@ -6,8 +6,6 @@ are attributes. Sizes are in bytes and times in seconds, unless a key says other
 program's sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

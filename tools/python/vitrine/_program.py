@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls the program `vitrine` that comes with the package: its arguments, its errors and what it prints as JSON."""
 
-from __future__ import annotations
-
 import fcntl
 import inspect
 import json
@@ -15,7 +13,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 FOLDER = pathlib.Path(__file__).parent
 PROGRAM = FOLDER / "bin" / "vitrine"
@@ -106,17 +104,17 @@ def command_line(words: list[str]) -> str:
 
 
 class Process:
-    """The program while it runs, in a process group of its own: an interrupt reaches it once, and as SIGINT. When Python
-    ends, however it does, the program gets SIGTERM."""
+    """The program while it runs, in a process group of its own: an interrupt reaches it once, and as SIGINT. When
+    Python ends, however it does, the program gets SIGTERM."""
 
     def __init__(self, words: list[str], prints_json: bool = True) -> None:
-        self.words, self.interrupted, self.closed = words, False, False
+        self.words, self.interrupted = words, False
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         unwrapped = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
         # In the background of a script SIGINT is ignored, and would stay so.
         ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         reset = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if ignored else None
-        # The system sends it when the last writing end of this pipe is closed. The threads that start runs may end before.
+        # The system sends it when the last writing end of this pipe is closed. Threads that start runs may end before.
         reading, self.lifeline = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb")))
         with reading:
             self.popen = subprocess.Popen([PROGRAM, *words, *(["--json"] if prints_json else [])], env=unwrapped,
@@ -131,8 +129,7 @@ class Process:
 
     def interrupt(self) -> None:
         """As Ctrl-C: the program saves a checkpoint, if it has a folder for it. Again: it stops at once."""
-        if self.running():
-            self.popen.send_signal(signal.SIGINT)
+        self.popen.send_signal(signal.SIGINT)  # unless it has ended
 
     def wait(self) -> int:
         """Waits for the end, and reports warnings. Returns the exit status."""
@@ -142,20 +139,13 @@ class Process:
             except KeyboardInterrupt:
                 self.interrupted = True
                 self.interrupt()
-        if not self.closed:
-            self.closed = True
-            self.lifeline.close()
-            self.printed, self.messages = (self._read(file) for file in (self.out, self.err))
+        if not self.out.closed:
+            with self.lifeline, self.out, self.err:
+                self.printed, self.messages = (os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(
+                    errors="replace") for file in (self.out, self.err))
             for line in re.findall(r"^vitrine: warning: (.*)$", self.messages, re.MULTILINE):
                 warnings.warn(line, stacklevel=4)
         return self.popen.returncode
-
-    @staticmethod
-    def _read(file: IO[bytes]) -> str:
-        file.seek(0)
-        text = file.read().decode(errors="replace")
-        file.close()
-        return text
 
     def result(self, failure_is_value: bool = True) -> Any:
         """What the program has printed as JSON. An exit status 1 beside it says what the values say, too.

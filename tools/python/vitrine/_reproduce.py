@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nine runs of one training in folders of their own, continued where they stopped."""
 
-from __future__ import annotations
-
-import contextlib
 import fcntl
+import itertools
 import json
 import os
 import pathlib
@@ -12,16 +10,18 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from . import _display
-from ._program import FLAGS, Error, UsageError, Values, text_of
+from ._program import FLAGS, Error, UsageError, Values, call, parse, text_of
 from ._results import Result, Run
 
+CHARTS = (("curves", "Learning"), ("speed", "Speed"), ("peaks", "Peak memory"), ("times", "Time of the measured steps"))
 REMEDY = "remove the run's folder to make the run again"
 DEFAULTS = {"model": "alexnet", "epochs": 20, "lr": 1e-4, "lr_schedule": "plateau", "lr_patience": 3, "keep_last": 2}
 # Set for each run.
 OWN = ("mode", "precision", "loss_scale", "steps", "log", "tensorboard", "checkpoint_dir", "resume", "report")
+MEASURED = ("diverged", "devices", "phases", "waits", "config")
 LOCAL = ("workers", "keep_last", "keep_best", "timeout", "log_every", "check_order")  # another value changes no result
 CONDITIONS = {"classes": 1000, "normalize": "none", "shuffle": False, "lr_metric": "last-batch",
               "lr_schedule": "plateau"}
@@ -47,24 +47,20 @@ class PlannedRun:
         self.name = self.configuration + (f" seed {seed}" if several else "")
         self.folder = out / (f"{mode}-{precision}".replace(":", "-") + ("" if seed == first else f"-seed{seed}"))
         name, _, scale = precision.partition(":")
-        self.flags = {**flags, "seed": seed, "mode": "ddp" if mode == "single" else mode, "precision": name}
-        if scale:
-            self.flags["loss_scale"] = scale
-        if mode == "single":
-            self._take_all_cores()
-        self.settings = {key: text_of(value) for key, value in self.flags.items() if key not in LOCAL}
+        self.flags = {**flags, "seed": seed, "mode": "ddp" if mode == "single" else mode, "precision": name,
+                      "loss_scale": scale or None}
+        if mode == "single":  # the first device, with what the flags give to all CPU devices
+            devices = devices_in(flags["devices"])
+            self.flags["devices"] = devices[0]
+            for key in ("threads_per_device", "device_memory"):
+                if len(devices) > 1 and key in flags and devices[0].startswith("cpu"):
+                    each = text_of(flags[key]).split(",")[0]
+                    number = each.rstrip("KMGTiB")
+                    self.flags[key] = f"{float(number) * len(devices):.0f}{each[len(number):]}"
+        given = {key: value for key, value in self.flags.items() if value is not None and key not in LOCAL}
+        self.settings = {key: text_of(value) for key, value in given.items()}
         self.values = Values(name=self.name, mode=mode, precision=precision, seed=seed, folder=str(self.folder),
                              state="interrupted", failure=None, diverged=None, epochs=[], devices=[], phases=[])
-
-    def _take_all_cores(self) -> None:
-        """The first device, with what the flags give to all CPU devices."""
-        devices, values = devices_in(self.flags["devices"]), self.flags
-        values["devices"] = devices[0]
-        for key in ("threads_per_device", "device_memory"):
-            if len(devices) > 1 and key in values and devices[0].startswith("cpu"):
-                first = text_of(values[key]).split(",")[0]
-                number = first.rstrip("KMGTiB")
-                values[key] = f"{float(number) * len(devices):.0f}{first[len(number):]}"
 
     def stored(self) -> Values | None:
         """What result.json says. throws  Error if it is damaged, UsageError if the run there has other settings"""
@@ -72,8 +68,9 @@ class PlannedRun:
         if not path.exists():
             return None
         try:
-            result = Values(json.loads(path.read_text(encoding="utf-8")))
-            before, state = dict(result["settings"]), str(result["state"])
+            result = parse(path.read_text(encoding="utf-8"))
+            before, done = dict(result["settings"]), result["state"] != "interrupted"
+            result.update({key: result["result"][key] for key in MEASURED} if done else {})
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Error(f"{path}: it is damaged ({type(error).__name__}: {str(error)[:100]}); {REMEDY}") from None
         for key in sorted({*before, *self.settings}):
@@ -81,7 +78,7 @@ class PlannedRun:
             if now != then:
                 raise UsageError(f"out: the run in {self.folder} has another configuration: {key} is {now}, there "
                                  f"{then}; use its settings, or choose another folder")
-        return result if state != "interrupted" else None
+        return result if done else None
 
     def store(self, state: str, result: Any = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,10 +87,11 @@ class PlannedRun:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(self.folder / "result.json")
 
-    def make(self) -> None:
-        """Trains what is left, and fills `values`. throws  Error, KeyboardInterrupt"""
+    def make(self, interrupted: bool, numbers: Iterator[str]) -> None:
+        """Trains what is left, unless interrupted, and fills `values`. throws  Error, KeyboardInterrupt"""
         values, stored = self.values, self.stored()
-        if stored is None:
+        if stored is None and not interrupted:
+            print(f"{self.name} ({next(numbers)})", file=sys.stderr)
             self.store("interrupted")
             run = Run({**self.flags, "checkpoint_dir": self.folder / "checkpoints", "resume": "auto",
                        "log": self.folder / "log.jsonl", "tensorboard": self.folder / "tensorboard"})
@@ -108,9 +106,12 @@ class PlannedRun:
                 raise
             state = "diverged" if result["diverged"] else "interrupted" if result["interrupted"] else "complete"
             self.store(state, result)
-            stored = Values(state=state, result=result)
-        values["state"], result = stored["state"], stored["result"]
-        values.update({key: result[key] for key in ("diverged", "devices", "phases") if key in result})
+            stored = self.stored()
+        if stored:
+            values.update({key: stored[key] for key in ("state", *MEASURED)})
+        if not values.phases:  # no step was left to train
+            for device in values.devices:
+                device.update(peak_bytes=None, peak_bytes_by_category=None, lower_bound_bytes=None, outside_bytes=None)
         self.read_log()
         if values.state == "complete" and len(values.epochs) != self.flags["epochs"]:
             raise Error(f"{self.folder}/log.jsonl: it has {len(values.epochs)} of {self.flags['epochs']} epochs; "
@@ -122,7 +123,7 @@ class PlannedRun:
         # A killed process may leave half a line.
         for number, line in enumerate(line for line in lines if line.endswith("\n")):
             try:
-                row = Values(json.loads(line))
+                row = parse(line)
                 if row["kind"] == "epoch":  # the row of an interrupted epoch is replaced by that of the whole epoch
                     epochs[row["epoch"]] = row
                 elif row["kind"] == "step" and row["loss_scale"]:
@@ -138,6 +139,7 @@ class PlannedRun:
         rates = [row["samples_per_second"] for row in rows]
         self.values.update(epochs=rows, seconds=sum(row["seconds"] for row in rows) if rows else None,
                            samples_per_second=statistics.median(rates) if rates else None,
+                           samples_per_second_of_rounds=rates,
                            test_accuracy=rows[-1]["test_accuracy"] if rows else None,
                            skipped_steps=sum(after < before for before, after in zip(ordered, ordered[1:])))
 
@@ -153,44 +155,43 @@ def devices_in(text: object) -> list[str]:
 
 def spread(values: Sequence[float]) -> Values | None:
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Values(mean=statistics.fmean(values), deviation=deviation) if values else None
+    return Values(mean=statistics.fmean(values), least=min(values), most=max(values),
+                  deviation=deviation) if values else None
 
 
 class Reproduction(Result):
     """`runs`, each with its state (complete, diverged, failed or interrupted), epochs and memory; and `configurations`,
-    their means over the seeds. runs.json in the folder has the same."""
+    their means over the seeds. runs.json in the folder has the same, and report.html the curves of all runs."""
 
     columns = ("interrupted",)
 
     def rows(self) -> list[Mapping[str, Any]]:
-        keys = ("name", "state", "test_accuracy", "seconds", "samples_per_second")
+        keys = ("name", "state", "test_accuracy", "seconds", "samples_per_second", "skipped_steps")
         return [{**{key: run.get(key) for key in keys},
-                 **{f"peak_bytes.{device['device']}": device["peak_bytes"] for device in run["devices"]}}
-                for run in self["runs"]]
+                 **{f"peak_bytes.{device['device']}": device["peak_bytes"] for device in run["devices"]},
+                 "problem": run["failure"] or run["diverged"]} for run in self["runs"]]
 
-    def _repr_html_(self) -> str:
-        rows = self.rows()
-        heads = list(dict.fromkeys(key for row in rows for key in row))
-        problems = [[run["name"], run["failure"] or run["diverged"] or "none"] for run in self["runs"]]
-        table = _display.table(heads, [[row.get(key, "") for key in heads] for row in rows])
-        return table + _display.table(["run", "problem"], problems)
+    def write_page(self, path: pathlib.Path) -> None:
+        published = [{"name": row["name"], **row["published"]} for row in self["configurations"] if "published" in row]
+        notes = [*self["departures"], *self["published_conditions"]]
+        text = _display.table(self.rows()) + _display.table(published) + "".join(map(_display.preformatted, notes))
+        measured = {run["name"]: run for run in self["runs"] if run["epochs"] and run["phases"]}
+        charts = CHARTS if measured else ()
+        page = _display.page(self.command, "comparison", {"modes": measured}, charts, text)
+        path.write_text(page, encoding="utf-8", errors="replace")  # a folder's name may be no text
 
 
-@contextlib.contextmanager
-def locked(out: pathlib.Path) -> Iterator[None]:
-    """One call at a time works in a folder."""
-    out.mkdir(parents=True, exist_ok=True)
+def lock(folder: pathlib.Path) -> IO[str]:
+    """Lets one call at a time work in a folder, until the file is closed."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(out / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        file = open(folder / ".lock", "w", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
     except OSError as error:
-        raise Error(f"out {out}: it cannot be locked ({error.strerror})") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise Error(f"out {out}: another process works there") from None
-    finally:
-        os.close(descriptor)
+        busy = isinstance(error, BlockingIOError)
+        reason = "another process works there" if busy else f"it cannot be locked ({error.strerror})"
+        raise Error(f"out {folder}: {reason}") from None
 
 
 def check_names(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -202,8 +203,8 @@ def check_names(argument: str, names: Sequence[str], known: Sequence[str]) -> No
 
 
 def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence[str],
-              modes: Sequence[str] = ("single", "dp", "ddp"),
-              precisions: Sequence[str] = ("fp32", "fp16:none", "fp16:dynamic"), seeds: int = 1, seed: int = 0,
+              modes: str | Sequence[str] = ("single", "dp", "ddp"),
+              precisions: str | Sequence[str] = ("fp32", "fp16:none", "fp16:dynamic"), seeds: int = 1, seed: int = 0,
               as_published: bool = False, **flags: Any) -> Reproduction:
     """Trains one model in every mode and precision, and compares time, accuracy, speed and memory.
 
@@ -225,21 +226,19 @@ def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence
     """
     folder = pathlib.Path(out)
     schemes = [mode for mode in FLAGS["train"]["mode"]["value"].split("|") if mode not in ("balanced", "auto")]
+    modes, precisions = (text_of(names).split(",") for names in (modes, precisions))
     check_names("modes", modes, ["single", *schemes])
     check_names("precisions", precisions, ["fp32", "fp16", "fp16:none", "fp16:dynamic", "bf16"])
     precisions = ["fp16:dynamic" if name == "fp16" else name for name in precisions]
     if len({*precisions}) < len(precisions):
         raise UsageError("precisions: fp16 is fp16:dynamic; name it once")
-    for key in OWN:
-        if key in flags:
-            raise UsageError(f"reproduce sets {key} for each run; leave it out")
-    if as_published:
-        for key in CONDITIONS:
+    for setter, keys in (("reproduce", OWN), ("as_published", CONDITIONS if as_published else ())):
+        for key in keys:
             if key in flags:
-                raise UsageError(f"as_published sets {key}; leave it out, or leave out as_published")
-        if len(devices_in(devices)) > 1:
-            raise UsageError("as_published: the published figures are those of one device, but devices "
-                             f"{text_of(devices)} has {len(devices_in(devices))}; name one")
+                raise UsageError(f"{setter} sets {key} for each run; leave it out")
+    if as_published and len(devices_in(devices)) > 1:
+        raise UsageError("as_published: the published figures are those of one device, but devices "
+                         f"{text_of(devices)} has {len(devices_in(devices))}; name one")
     given = {"data": data, "devices": devices, **DEFAULTS, **(CONDITIONS if as_published else {}), **flags}
     planned = [PlannedRun(folder, mode, precision, seed + i, seed, seeds > 1, given)
                for i in range(seeds) for mode in modes for precision in precisions]
@@ -251,14 +250,20 @@ def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence
             raise
         except Error:
             pass
-    with locked(folder):
-        return make_all(folder, planned, to_make, departures_of(given, flags) if as_published else None)
+    with lock(folder):
+        return make_all(folder, planned, to_make, departures_of(given) if as_published else None)
 
 
-def departures_of(given: Mapping[str, Any], flags: Mapping[str, Any]) -> list[str]:
-    """What differs from the published conditions."""
-    departures = [f"{key} {text_of(value)}; published: {text_of(DEFAULTS.get(key, 'not set'))}"
-                  for key, value in flags.items() if key not in LOCAL and value != DEFAULTS.get(key)]
+def departures_of(given: Mapping[str, Any]) -> list[str]:
+    """What differs from the published conditions: settings, also those that others imply."""
+    published = {**DEFAULTS, **CONDITIONS, "data": "synthetic", "devices": given["devices"]}
+    ours, theirs = (call("plan", {key: value for key, value in flags.items() if key in FLAGS["plan"]})[0]["config"]
+                    for flags in (given, published))
+    for key in given.keys() - FLAGS["plan"].keys():
+        ours[key], theirs[key] = given[key], published.get(key)
+    departures = [f"{key} {value}; published: {'not set' if theirs.get(key) is None else theirs[key]}"
+                  for key, value in ours.items() if key not in ("data", "devices", "threads_per_device", *LOCAL)
+                  and value != theirs.get(key) and value is not None and (value or theirs.get(key))]
     if not str(given["data"]).startswith("cifar10:"):
         departures.append(f"data {given['data']}; published: CIFAR-10")
     return [*departures, f"device {text_of(given['devices'])}; published: an RTX 2060"]
@@ -266,19 +271,14 @@ def departures_of(given: Mapping[str, Any], flags: Mapping[str, Any]) -> list[st
 
 def make_all(folder: pathlib.Path, planned: Sequence[PlannedRun], to_make: int,
              departures: list[str] | None) -> Reproduction:
-    interrupted, made = False, 0
+    interrupted, numbers = False, (f"{number} of {to_make}" for number in itertools.count(1))
     for run in planned:
         try:
-            with contextlib.suppress(Error):
-                if run.stored() is None and not interrupted:
-                    made += 1
-                    print(f"{run.name} ({made} of {to_make})", file=sys.stderr)
-            if not interrupted or run.stored():
-                run.make()
+            run.make(interrupted, numbers)
         except KeyboardInterrupt:
             interrupted = True
         except (Error, OSError) as error:
-            run.values.update(state="failed", failure=str(error))
+            run.values.update(state="failed", failure=str(error).replace("--mode ", "--modes "))
         interrupted = interrupted or run.values.state == "interrupted"
     configurations = []
     for name in dict.fromkeys(run.configuration for run in planned):
@@ -294,6 +294,8 @@ def make_all(folder: pathlib.Path, planned: Sequence[PlannedRun], to_make: int,
     data = {"runs": [run.values for run in planned], "configurations": configurations, "departures": departures or [],
             "published_conditions": PUBLISHED_CONDITIONS if departures is not None else [], "interrupted": interrupted}
     (folder / "runs.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+    result = Reproduction(data, f"reproduce {folder}", str(folder / "report.html"))
+    result.write_page(folder / "report.html")
     if interrupted:
         raise KeyboardInterrupt
-    return Reproduction(data, f"reproduce {folder}")
+    return result

@@ -25,18 +25,16 @@ class Result(Values):
 
     def __init__(self, data: Mapping[str, Any], command: str, report: str | None = None) -> None:
         super().__init__(data)
-        self.__dict__.update(command=command, report=report)
-
-    command: str
-    report: str | None  # the page that the program has written, if it was asked for one
+        self.command, self.report = command, report  # the page, if it has been written
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.command}: {', '.join(f'{key} {self[key]}' for key in self.columns)}>"
 
     def _repr_html_(self) -> str:
-        page = pathlib.Path(self.report).read_text(encoding="utf-8") if self.report else _display.page(
-            self.command, self.kind, self, self.charts)
-        return _display.frame(page)
+        if self.report:
+            return _display.frame(pathlib.Path(self.report).read_text(encoding="utf-8"))
+        return (_display.frame(_display.page(self.command, self.kind, self, self.charts)) if self.charts
+                else _display.table(self.rows()))
 
     def rows(self) -> list[Mapping[str, Any]]:
         """What to_pandas() makes a table of."""
@@ -96,18 +94,14 @@ class Collectives(Result):
         return list(self["results"])
 
     def _repr_html_(self) -> str:
-        keys = ("time_us", "algbw", "busbw", "wrong")
-        return _display.table(["collective", "size", *keys], [
-            [row["collective"], row["size"], *map(row["out_of_place"].get, keys)] for row in self["results"]])
+        return _display.table([{"collective": row["collective"], "size": row["size"], **row["out_of_place"]}
+                               for row in self["results"]])
 
 
 class Verification(Result):
     """Whether two runs are equal after each step, and else the first difference."""
 
     columns = ("equal", "equal_steps", "first_difference")
-
-    def _repr_html_(self) -> str:
-        return _display.table(["value", ""], [[key, value] for key, value in self.items()])
 
 
 class Lesson(str):

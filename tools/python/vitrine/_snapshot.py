@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots of PyTorch's memory: what they hold at the peak, and what Vitrine's placement makes of the same blocks."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -41,11 +39,10 @@ def load(path: str) -> Any:
         if os.path.getsize(path) > MOST_FILE_BYTES:
             raise Error(f"it has more than {MOST_FILE_BYTES} bytes")
         with open(path, "rb") as file:
-            is_json = file.read(1) == b"{"
-            if not is_json:
-                check_pickle(path)
-            file.seek(0)
-            return json.load(file) if is_json else PlainUnpickler(file, encoding="latin-1").load()
+            if file.peek(1)[:1] == b"{":
+                return json.load(file)
+            check_pickle(path)
+            return PlainUnpickler(file, encoding="latin-1").load()
     except Exception as error:
         fail(path, str(error) or type(error).__name__)
 
@@ -248,11 +245,10 @@ class Explanation(Result):
         return "\n".join(device["verdict"] for device in self["devices"])
 
     def _repr_html_(self) -> str:
-        text = _display.table(["device", *self.sizes], [row.values() for row in self.rows()])
+        text = _display.table(self.rows())
         for device in self["devices"]:
             text += f"<p>{device['verdict']}</p>" + _display.table(
-                ["call site", "bytes", "share", "blocks"],
-                [[site["site"], site["bytes"], f"{site['bytes'] / device['peak_allocated_bytes']:.0%}", site["blocks"]]
+                [{**site, "share": f"{site['bytes'] / device['peak_allocated_bytes']:.0%}"}
                  for site in device["peak_sites"][:ROWS]])
         return text
 

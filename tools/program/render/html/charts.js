@@ -346,6 +346,15 @@ const phaseBands = ({moments, phases}) =>
   phases.map(([begin, phase], i) => ({name: phase === 'step' ? 'start' : phase, phase, begin, end: phases[i + 1]?.[0] ?? moments}));
 const bandPaint = (phase) => phase === 'step' ? 'stage' : phasePaint(phase);
 
+/** Of "ddp fp16 seed 1": a scheme has a color, a precision a kind of line, for all seeds. */
+function lines() {
+  const schemes = [], precisions = [], position = (name, names) => names.includes(name) ? names.indexOf(name) : names.push(name) - 1;
+  return (name) => {
+    const [scheme, precision] = name.split(' ');
+    return {key: `series${position(scheme, schemes) % 4 + 1}`, dashes: position(precision, precisions) % 4};
+  };
+}
+
 /** Charts by name: of the report's data, and of the run and the device that the element names. Null where there is nothing to draw. */
 const charts = {
   peaks(data) {
@@ -555,13 +564,10 @@ const charts = {
   /** A curve of the device that holds most under each scheme, over a step of which forward and backward take the same width under all. */
   overlay(data) {
     const PARTS = [['start', 'stage', 0, 0.1], ['forward and loss', 'forward', 0.1, 0.5], ['backward', 'backward', 0.5, 0.9], ['update', 'update', 0.9, 1]];
-    const schemes = [], precisions = [], position = (name, names) => names.includes(name) ? names.indexOf(name) : names.push(name) - 1;
+    const lineOf = lines();
     const curves = runsOf(data).flatMap(({name, more}) => {
       const {device, memory} = more.devices.find(({memory}) => memory) ?? {};
       if (!memory) return [];
-      // "ddp fp16": a scheme has a color, a precision a kind of line.
-      const [scheme, ...precision] = name.split(' ');
-      const key = `series${position(scheme, schemes) % 4 + 1}`, dashes = position(precision.join(' '), precisions) % 4;
       const phases = phaseBands(memory), held = heldBytes(memory), forward = phases.find(({phase}) => phase === 'forward');
       const backward = phases.find(({phase, begin}) => phase === 'backward' && begin > forward?.begin);
       const last = phases.findLast(({phase}) => phase === 'backward');
@@ -569,7 +575,7 @@ const charts = {
       const bounds = [0, forward.begin, backward.begin, last.end, memory.moments];
       const points = PARTS.flatMap(([, , begin, end], p) =>
         held.slice(bounds[p], bounds[p + 1]).map((bytes, m, part) => [begin + (end - begin) * m / part.length, bytes]));
-      return [{name: `${name}, ${device}`, key, dashes, steps: true, points: [...points, [1, held.at(-1)]]}];
+      return [{name: `${name}, ${device}`, ...lineOf(name), steps: true, points: [...points, [1, held.at(-1)]]}];
     });
     const label = 'The device that holds most under each scheme';
     const drawn = drawCurves(label, curves, {bytes: true, bands: PARTS.map(([name, key, begin, end]) => ({name, key, begin, end}))});
@@ -626,6 +632,17 @@ const charts = {
         : drawCurves('Loss scale over the steps', [{name: 'loss scale', key: 'series4', steps: true, points: scales}], {logarithmic: true})],
     ];
     return html('div', {class: 'pair'}, drawn.filter(([, chart]) => chart).map(([label, chart]) => html('div', {}, titled(label, chart))));
+  },
+
+  /** Losses and accuracies of all runs on the same axes. */
+  curves(data) {
+    return [['Training loss over the steps', 'train_loss'], ['Test accuracy over the steps', 'test_accuracy']].map(([label, key]) => {
+      const lineOf = lines();
+      const curves = runsOf(data).map(({name, epochs, more}) => ({name, ...lineOf(name), dots: epochs.length === 1,
+                                                                  points: epochs.map((epoch, i) => [more.epoch_ends[i], epoch[key]])}));
+      const drawn = drawCurves(label, curves);
+      return drawn && titled(label, drawn);
+    });
   },
 
   /** The choices of what is recomputed, with the time that each adds from left to right and the peak of the fullest device, and that device's capacity. */
