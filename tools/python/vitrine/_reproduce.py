@@ -239,7 +239,8 @@ def reproduce(*, out: str | os.PathLike[str], data: str, devices: str | Sequence
     if as_published and len(devices_in(devices)) > 1:
         raise UsageError("as_published: the published figures are those of one device, but devices "
                          f"{text_of(devices)} has {len(devices_in(devices))}; name one")
-    given = {"data": data, "devices": devices, **DEFAULTS, **(CONDITIONS if as_published else {}), **flags}
+    given: dict[str, Any] = {"data": data, "devices": devices, **DEFAULTS, **flags}
+    given |= CONDITIONS if as_published else {}
     planned = [PlannedRun(folder, mode, precision, seed + i, seed, seeds > 1, given)
                for i in range(seeds) for mode in modes for precision in precisions]
     to_make = 0

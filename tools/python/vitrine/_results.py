@@ -13,7 +13,7 @@ from . import _display
 from ._program import Process, Values, arguments, command_line, parse
 
 if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped,unused-ignore]
+    import pandas
 
 
 class Result(Values):
