@@ -169,7 +169,7 @@ TEST_F(CudaUse, MemoryOutsideThePoolsHasOwners) {
     for (const OutsideBytes& owner : group[d].outside_bytes()) owners[owner.owner] = owner.bytes;
     std::map<std::string, int64_t> expected = {{"context", standins::kContextBytes},
                                                {"cublaslt", standins::kHandleBytes},
-                                               {"nccl", standins::kCommunicatorBytes}};
+                                               {"nccl", standins::kCommunicatorBytes + standins::kConnectionBytes}};
     if (standins::has_cudnn()) expected["cudnn"] = standins::kHandleBytes;
     EXPECT_EQ(owners, expected) << group[d].name();
     int64_t outside_bytes = 0;
