@@ -21,11 +21,11 @@
 namespace vitrine::cuda {
 
 // The functions of cuDNN that we call, without their prefix.
-#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                   \
-  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)       \
-      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)           \
-          use(prefix, Create) use(prefix, Destroy) use(prefix, GetErrorString) use(prefix, GetLastErrorString) \
-              use(prefix, GetVersion) use(prefix, SetStream)
+#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                 \
+  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)     \
+      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)         \
+          use(prefix, Create) use(prefix, Destroy) use(prefix, GetCudartVersion) use(prefix, GetErrorString) \
+              use(prefix, GetLastErrorString) use(prefix, GetVersion) use(prefix, SetStream)
 
 struct Cudnn {
   VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_MEMBER, cudnn)
@@ -33,7 +33,8 @@ struct Cudnn {
 
 /// cuDNN, loaded by the first call. throws CudaError with the loader's reason and the remedy
 const Cudnn& cudnn();
-/// Why cuDNN is not used: it cannot be loaded, or is turned off (GpuFeature::cudnn); empty if it is.
+/// Why cuDNN is not used: it or the cuBLASLt that it needs cannot be loaded, or it is turned off (GpuFeature::cudnn);
+/// empty if it is. Ask before the first call of cuDNN.
 std::string why_no_cudnn();
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUDNN_STATUS_SUCCESS.

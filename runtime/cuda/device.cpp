@@ -12,6 +12,7 @@
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/available.h"
 #include "runtime/memory/slab.h"
@@ -87,19 +88,6 @@ Memory memory_of(int gpu) {
   return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
-void enable_peer_access(int from, int to) {
-  int reaches = 0;
-  VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
-  if (reaches == 0) return;
-  const DeviceScope scope(from);
-  const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
-  if (code == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return;
-  }
-  VITRINE_CUDA_CHECK(code);
-}
-
 cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   if (options.cuda_compute_streams.empty()) return nullptr;
   auto* const stream = static_cast<cudaStream_t>(options.cuda_compute_streams[i]);
@@ -120,6 +108,18 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
 }
 
 }  // namespace
+
+bool enable_peer_access(int from, int to) {
+  int reaches = 0;
+  VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
+  if (reaches == 0 || !why_off(GpuFeature::peer_access).empty()) return false;
+  const DeviceScope scope(from);
+  const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
+  // A GPU has a limited number of peers: 8 on some systems.
+  if (code != cudaErrorPeerAccessAlreadyEnabled && code != cudaErrorTooManyPeers) VITRINE_CUDA_CHECK(code);
+  cudaGetLastError();
+  return code != cudaErrorTooManyPeers;
+}
 
 void open_gpus(const DeviceGroupOptions& options) {
   const int count = cuda_device_count();

@@ -304,6 +304,39 @@ TEST_F(CudaStandins, AHiddenGpuIsReported) {
 
 TEST_F(CudaStandins, GpusAndTheirPeersAreListed) {
   standins::configure({.device_count = 3});
+TEST_F(CudaStandins, AGpuWithTooManyPeersCopiesThroughTheHost) {
+  standins::configure({.most_peers = 1});
+  DeviceGroup group(gpus(3));
+  std::vector<int32_t> sent(1000, 7), got(1000);
+  const Tensor from = group[0].compute().allocate({1000}, DType::i32, Category::staging, "from");
+  const Tensor to = group[2].compute().allocate({1000}, DType::i32, Category::staging, "to");
+  copy(group[0].compute(), View{sent.data(), {1000}, DType::i32, DeviceId::host()}, from);
+  group.synchronize();
+  copy(group[2].compute(), from, to);
+  copy(group[2].compute(), to, View{got.data(), {1000}, DType::i32, DeviceId::host()});
+  group.synchronize();
+  EXPECT_EQ(got, sent);
+}
+
+TEST_F(CudaStandins, AGpuThatAnotherProcessUsesAloneIsNamedWithTheRemedy) {
+  standins::configure({.taken = 0});
+  expect_contains(error_of<CudaError>([] { DeviceGroup group(whole_gpus({0})); }), "cudaErrorDevicesUnavailable",
+                  "exclusive compute mode");
+  for (const cudaError_t code :
+       {cudaErrorSystemNotReady, cudaErrorNotPermitted, cudaErrorECCUncorrectable, cudaErrorStubLibrary})
+    EXPECT_STRNE(cuda::remedy(code), "");
+}
+
+TEST_F(CudaStandins, CollectivesComeBeforeKernels) {
+  DeviceGroup group(gpus(1));
+  int usual = 0, highest = 0, compute = 0, communication = 0;
+  ASSERT_EQ(cudaDeviceGetStreamPriorityRange(&usual, &highest), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(cuda::native_stream(group[0].compute()), &compute), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(cuda::native_stream(group[0].communication()), &communication), cudaSuccess);
+  EXPECT_EQ(compute, usual);
+  EXPECT_EQ(communication, highest);
+}
+
   const GpuReport report = query_gpus(true);
   ASSERT_EQ(report.gpus.size(), 3U);
   EXPECT_FALSE(report.gpus[1].name.empty());
