@@ -165,10 +165,15 @@ def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SEC
     return result
 
 
-def find_switch(work, path, test, environment, seconds=20):
-    """With what a failed test passes: "alone", "with" one of SWITCHES, or "with none of" those that there was time for."""
+def switches_of(choice, gpus):
+    """Those of SWITCHES that say something. NCCL hangs when the launches of several GPUs in one process block (NVIDIA/nccl#750)."""
+    return tuple(switch for switch in SWITCHES if gpus < 2 or choice != "cuda" or switch != "CUDA_LAUNCH_BLOCKING=1")
+
+
+def find_switch(work, path, test, environment, switches, seconds=20):
+    """With what a failed test passes: "alone", "with" one of the switches, or "with none of" those that there was time for."""
     tried = []
-    for switch in ("", *SWITCHES):
+    for switch in ("", *switches):
         if work.left() < 1:
             break
         name, _, value = switch.partition("=")

@@ -144,6 +144,12 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual({test: problem["passes"] for test, problem in failed.items()}, {"A.a": "with VITRINE_CUDA_GRAPHS=off", "A.b": "with CUDA_LAUNCH_BLOCKING=1", "A.c": none})
         self.assertIn("A.a: failed; again, it passes with VITRINE_CUDA_GRAPHS=off", run.stdout)
 
+    def test_blocking_launches_are_not_tried_where_nccl_hangs(self):
+        blocking = "CUDA_LAUNCH_BLOCKING=1"
+        self.assertNotIn(blocking, gpu_programs.switches_of("cuda", 2))
+        self.assertEqual(gpu_programs.switches_of("cuda", 1), gpu_programs.switches_of("cuda:0", 8))
+        self.assertIn(blocking, gpu_programs.switches_of("cuda", 1))
+
     def test_results_go_to_the_folder_of_the_environment(self):
         folder = os.path.join(self.folder.name, "elsewhere")
         self.program("test_layers", [("A.a", "pass")])
