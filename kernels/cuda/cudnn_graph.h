@@ -159,12 +159,13 @@ struct CudnnRules {
 /// An executable graph.
 class CudnnPlan {
  public:
-  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback);
+  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback, bool tensor_cores);
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// cuDNN's index of the engine among those for this kind of graph.
   int64_t engine() const { return engine_; }
   /// True for a plan of the fallback heuristic, which cuDNN offers where no allowed engine of its first choice serves.
   bool fallback() const { return fallback_; }
+  bool tensor_cores() const { return tensor_cores_; }
   /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs
   /// 2=1,3=0,18=9".
   std::string text() const;
@@ -178,7 +179,7 @@ class CudnnPlan {
   CudnnDescriptor plan_;
   int64_t workspace_bytes_;
   int64_t engine_;
-  bool fallback_;
+  bool fallback_, tensor_cores_;
   std::map<std::vector<void*>, CudnnDescriptor> packs_;  // by pointers and workspace
 };
 
