@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/copy.h"
+#include "runtime/cuda/device.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
@@ -302,8 +304,6 @@ TEST_F(CudaStandins, AHiddenGpuIsReported) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-TEST_F(CudaStandins, GpusAndTheirPeersAreListed) {
-  standins::configure({.device_count = 3});
 TEST_F(CudaStandins, AGpuWithTooManyPeersCopiesThroughTheHost) {
   standins::configure({.most_peers = 1});
   DeviceGroup group(gpus(3));
@@ -337,6 +337,8 @@ TEST_F(CudaStandins, CollectivesComeBeforeKernels) {
   EXPECT_EQ(communication, highest);
 }
 
+TEST_F(CudaStandins, GpusAndTheirPeersAreListed) {
+  standins::configure({.device_count = 3});
   const GpuReport report = query_gpus(true);
   ASSERT_EQ(report.gpus.size(), 3U);
   EXPECT_FALSE(report.gpus[1].name.empty());
