@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real NCCL on a machine without a GPU: everything up to the error that creating a communicator ends with.
+#include "runtime/cuda/nccl_library.h"
+
 #include <chrono>
 #include <thread>
 
@@ -7,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/nccl_group.h"
-#include "runtime/cuda/nccl_library.h"
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
