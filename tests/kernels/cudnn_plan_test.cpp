@@ -98,6 +98,8 @@ class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
     if (const std::string none = why_no_plans(); !none.empty()) GTEST_SKIP() << none;
+    if (cuda::cudnn().GetVersion() < 90900 && kGpus[GetParam()].compute_capability == 1000)
+      GTEST_SKIP() << "cuDNN 9.8 ends the process when it plans for a B200";
     gpu_.emplace(describe(kGpus[GetParam()]));
   }
   CudnnChoice choose(const CudnnConv2d& c) { return cuda::choose_conv2d_plan(c, {nullptr, &*gpu_}); }
