@@ -361,7 +361,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const std::shared_ptr<cudnn::Object> object = cudnn::live_object(descriptor);
   if (object == nullptr) return cudnn::no_descriptor("cudnnBackendFinalize", descriptor);
-  if (object->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR && vitrine::standins::state().machine.cudnn_aborts) {
+  if (object->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && vitrine::standins::state().machine.cudnn_aborts) {
     std::fputs("Invalid handle. Cannot load symbol cublasLtGetVersion\n", stderr);
     std::abort();
   }

@@ -90,7 +90,8 @@ TEST_F(GpuProbe, ACudnnWithoutItsCublasltIsNotUsed) {
 
 TEST_F(GpuProbe, TriesTheGpusOfTheRunOnly) {
   devices_ = "cuda:1";
-  EXPECT_EQ(state(train({"VITRINE_STANDIN_FAULT=taken"})).substr(0, 26), "after two steps of a shape");
+  const std::string text = state(train({"VITRINE_STANDIN_FAULT=taken"}));
+  EXPECT_EQ(text.find("the probe"), std::string::npos) << text;
 }
 
 TEST_F(GpuProbe, GarbledCopiesBetweenPeersTurnTheirAccessOff) {
