@@ -18,9 +18,9 @@ class GpuFeatures : public ::testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     unsetenv("VITRINE_CUDA_SAFE");
-    for (const GpuFeature feature : {GpuFeature::overlapping_launches, GpuFeature::graphs,
-                                     GpuFeature::graph_collectives, GpuFeature::fused_epilogues, GpuFeature::cudnn,
-                                     GpuFeature::peer_access})
+    for (const GpuFeature feature :
+         {GpuFeature::overlapping_launches, GpuFeature::graphs, GpuFeature::graph_collectives,
+          GpuFeature::fused_epilogues, GpuFeature::cudnn, GpuFeature::peer_access})
       unsetenv(variable_of(feature));
   }
   static void set(GpuFeature feature, const char* value) { setenv(variable_of(feature), value, 1); }
