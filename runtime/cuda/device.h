@@ -16,7 +16,8 @@ void open_gpus(const DeviceGroupOptions& options);
 /// Elsewhere copies between the two pass through the host. Returns whether it does. throws CudaError.
 bool enable_peer_access(int from, int to);
 
-/// What helps against a cudaError_t, for the end of its message: "; update the NVIDIA driver"; empty if nothing is known.
+/// What helps against a cudaError_t, for the end of its message: "; update the NVIDIA driver"; empty if nothing is
+/// known.
 const char* remedy(int code);
 
 /// Default capacity of a logical device: its GPU's free memory less 5 %, divided among the logical devices that share
