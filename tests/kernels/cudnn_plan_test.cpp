@@ -14,7 +14,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/conv2d_form.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
-#include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/cudnn_graph.h"
 #include "nn/parallel/plan/memory_plan.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
