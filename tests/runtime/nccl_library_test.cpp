@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real NCCL on a machine without a GPU: everything up to the error that creating a communicator ends with.
-#include "runtime/cuda/nccl_library.h"
-
 #include <chrono>
 #include <thread>
 
