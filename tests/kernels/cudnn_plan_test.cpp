@@ -32,16 +32,16 @@ using cuda::CudnnDescriptor;
 /// What distinguishes GPUs in cuDNN's eyes; the numbers are the vendor's.
 struct Gpu {
   const char* name;
-  int compute_capability, multiprocessors, shared_bytes, blocks, threads, l2_bytes, clock_khz, memory_khz;
+  int compute_capability, multiprocessors, shared_bytes, blocks, threads, l2_bytes, clock_khz, memory_khz, bus_bits;
   int64_t memory_bytes;
 };
 constexpr int64_t kGib = int64_t{1} << 30;
 constexpr Gpu kGpus[] = {
-    {"Tesla T4", 750, 40, 65536, 16, 1024, 4 << 20, 1590000, 5001000, 15 * kGib},
-    {"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 32, 2048, 40 << 20, 1410000, 1593000, 79 * kGib},
-    {"NVIDIA H100 80GB HBM3", 900, 132, 232448, 32, 2048, 50 << 20, 1980000, 2619000, 79 * kGib},
-    {"NVIDIA B200", 1000, 148, 232448, 32, 2048, 126 << 20, 1965000, 3996000, 178 * kGib},
-    {"NVIDIA GeForce RTX 5090", 1200, 170, 101376, 24, 1536, 96 << 20, 2407000, 14001000, 31 * kGib},
+    {"Tesla T4", 750, 40, 65536, 16, 1024, 4 << 20, 1590000, 5001000, 256, 15 * kGib},
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 32, 2048, 40 << 20, 1410000, 1593000, 5120, 79 * kGib},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 232448, 32, 2048, 50 << 20, 1980000, 2619000, 5120, 79 * kGib},
+    {"NVIDIA B200", 1000, 148, 232448, 32, 2048, 126 << 20, 1965000, 3996000, 8192, 178 * kGib},
+    {"NVIDIA GeForce RTX 5090", 1200, 170, 101376, 24, 1536, 96 << 20, 2407000, 14001000, 512, 31 * kGib},
 };
 
 CudnnDescriptor describe(const Gpu& gpu) {
@@ -49,10 +49,10 @@ CudnnDescriptor describe(const Gpu& gpu) {
       R"({{"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":{},"warpSize":32,)"
       R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},"reservedSharedMemoryPerBlock":{},"maxRegistersPerSM":65536,)"
       R"("maxCtasPerSM":{},"maxThreadsPerBlock":1024,"maxThreadsPerSM":{},"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,)"
-      R"("totalGlobalMem":{},"smClockRateKHz":{},"memClockRateKHz":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000,)"
+      R"("totalGlobalMem":{},"smClockRateKHz":{},"memClockRateKHz":{},"memoryBusWidth":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000,)"
       R"("deviceName":"{}"}})",
       gpu.multiprocessors, gpu.shared_bytes, gpu.compute_capability >= 800 ? 1024 : 0, gpu.blocks, gpu.threads,
-      gpu.memory_bytes, gpu.clock_khz, gpu.memory_khz, gpu.l2_bytes, gpu.compute_capability, gpu.name);
+      gpu.memory_bytes, gpu.clock_khz, gpu.memory_khz, gpu.bus_bits, gpu.l2_bytes, gpu.compute_capability, gpu.name);
   CudnnDescriptor descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   descriptor.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, std::span<const char>(json));
   descriptor.finalize();
@@ -290,7 +290,7 @@ TEST_P(CudnnPlanTest, AnF32GradientOf16BitTensorsIsRefusedOrFollowsTheRules) {
         if (choice.plan != nullptr) {
           expect_plan(c, "backward_weight");
         } else {
-          EXPECT_EQ(choice.refusal, "cuDNN proposes no engine");
+          expect_contains(choice.refusal.str(), "cuDNN proposes");
         }
       }
     }
