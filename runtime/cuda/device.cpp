@@ -17,6 +17,7 @@
 #include "runtime/memory/available.h"
 #include "runtime/memory/slab.h"
 #include "runtime/settings.h"
+#include "runtime/text.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -107,6 +108,17 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   return stream;
 }
 
+/// What NCCL's parameters add to its buffers, of which each channel has one. The reserve has room for those of 4 MiB.
+int64_t enlarged_nccl_buffers() {
+  constexpr int64_t kUsualBytes = int64_t{4} << 20, kMostBytes = int64_t{1} << 40;
+  const auto number = [](const char* name, int64_t usual) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? usual : parse_number<int64_t>(text).value_or(usual);
+  };
+  const int64_t bytes = std::clamp(number("NCCL_BUFFSIZE", kUsualBytes), kUsualBytes, kMostBytes);
+  return (bytes - kUsualBytes) * std::clamp<int64_t>(number("NCCL_MAX_NCHANNELS", 32), 1, 64);
+}
+
 }  // namespace
 
 bool enable_peer_access(int from, int to) {
@@ -151,7 +163,9 @@ void open_gpus(const DeviceGroupOptions& options) {
 
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i) {
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices[i]);
-  return less_reserve(memory_of(options.devices[i].index).free_bytes, kGpuReserve) / sharing;
+  const bool has_peers = options.process_group != nullptr || std::ssize(options.devices) > sharing;
+  const int64_t reserve = kGpuReserve + (has_peers ? enlarged_nccl_buffers() : 0);
+  return less_reserve(memory_of(options.devices[i].index).free_bytes, reserve) / sharing;
 }
 
 Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {

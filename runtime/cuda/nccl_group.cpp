@@ -63,16 +63,11 @@ NcclGroup::NcclGroup(DeviceGroup& devices, bool owned)
   if (process_group_) timeout_ms_ = std::numeric_limits<int32_t>::max();
   if (process_group_) number_ = process_group_->new_group();
   if (process_group_) handler_ = process_group_->on_failure([this](const Reason& reason) { abort(reason); });
-  if (!process_group_ && size() > 1) watch_ = std::thread([this] { watch(); });
+  if (!process_group_ && size() > 1) watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 NcclGroup::~NcclGroup() {
-  {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  ends_.notify_all();
-  if (watch_.joinable()) watch_.join();
+  watch_ = {};  // stops it, and waits
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
@@ -168,13 +163,13 @@ void NcclGroup::throw_if_aborted() {
   if (!reason_.empty()) throw CommError(reason_);
 }
 
-void NcclGroup::watch() {
+void NcclGroup::watch(const std::stop_token& stop) {
   const std::chrono::milliseconds timeout(timeout_ms_);
   const auto begun_of = [](const Rank& rank) { return rank.begun.load(std::memory_order_relaxed); };
   int64_t least = 0;
   Clock::time_point since = Clock::now();  // that the last rank is where it is
   std::unique_lock lock(mutex_);
-  while (!ends_.wait_for(lock, timeout / 8, [&] { return ended_ || !reason_.empty(); })) {
+  while (!ends_.wait_for(lock, stop, timeout / 8, [&] { return !reason_.empty(); }) && !stop.stop_requested()) {
     const auto [last, first] = std::ranges::minmax_element(ranks_, {}, begun_of);
     const int64_t begun = begun_of(*last);
     if (begun == begun_of(*first) || std::exchange(least, begun) != begun) since = Clock::now();
@@ -204,23 +199,29 @@ void NcclGroup::allocate_words(DeviceGroup& devices) {
   }
 }
 
-void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
-  std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
-  for (size_t i = 0; i < list.size(); ++i)
-    ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
+void NcclGroup::call_for_all(const std::function<void(int)>& work) {
   // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
   throw_if_aborted();
   GroupCalls calls;
-  for (int i = 0; i < devices.size(); ++i) {
-    const DeviceScope scope(devices[i].id().index);
+  for (int i = 0; i < size(); ++i) {
+    const DeviceScope scope(at(i).gpu);
+    work(i);
+  }
+  calls.end();
+}
+
+void NcclGroup::start_joining(const std::string& ids) {
+  std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
+  for (size_t i = 0; i < list.size(); ++i)
+    ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
+  call_for_all([&](int i) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     VITRINE_NCCL_CHECK(nullptr, nccl().CommInitRankScalable(&at(i).comm, world_size_, first_rank_ + i,
                                                             static_cast<int>(list.size()), list.data(), &config));
-  }
-  calls.end();
+  });
 }
 
 void NcclGroup::leave_peers() noexcept {
@@ -246,29 +247,19 @@ void NcclGroup::create(DeviceGroup& devices) {
   if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
   std::deque<OutsideMeter> meters;
   for (int i = 0; i < devices.size(); ++i) meters.emplace_back(devices[i].communication(), "nccl");
-  start_joining(devices, ids);
+  start_joining(ids);
   wait_until_ready("join the group");
   connect(devices);
 }
 
 void NcclGroup::connect(DeviceGroup& devices) {
-  {
-    // As in start_joining().
-    std::vector<std::unique_lock<std::mutex>> locks;
-    for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
-    throw_if_aborted();
-    GroupCalls calls;
-    for (int i = 0; i < devices.size(); ++i) {
-      const DeviceScope scope(devices[i].id().index);
-      VITRINE_NCCL_CHECK(at(i).comm, nccl().AllReduce(at(i).word, at(i).word, 1, ncclFloat32, ncclSum, at(i).comm,
-                                                      native_stream(devices[i].communication())));
-    }
-    calls.end();
-  }
+  const auto stream = [&](int i) { return native_stream(devices[i].communication()); };
+  call_for_all([&](int i) {
+    VITRINE_NCCL_CHECK(at(i).comm,
+                       nccl().AllReduce(at(i).word, at(i).word, 1, ncclFloat32, ncclSum, at(i).comm, stream(i)));
+  });
   wait_until_ready("connect to the other ranks");
-  for (int i = 0; i < devices.size(); ++i) {
-    VITRINE_CUDA_CHECK_ON(at(i).gpu, cudaStreamSynchronize(native_stream(devices[i].communication())));
-  }
+  for (int i = 0; i < size(); ++i) VITRINE_CUDA_CHECK_ON(at(i).gpu, cudaStreamSynchronize(stream(i)));
 }
 
 void NcclGroup::wait_until_ready(const char* what) {

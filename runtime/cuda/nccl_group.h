@@ -126,8 +126,10 @@ class NcclGroup {
     std::atomic<int64_t> begun{0};  // calls
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  /// Calls work(i) for each rank of this process, in one group of calls.
+  void call_for_all(const std::function<void(int)>& work);
   /// ids  as exchange_nccl_ids() returns them
-  void start_joining(DeviceGroup& devices, const std::string& ids);
+  void start_joining(const std::string& ids);
   /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so
   /// soon.
   void leave_peers() noexcept;
@@ -140,7 +142,7 @@ class NcclGroup {
   void wait_while(int index, const char* operation, const std::function<bool()>& waits);
   /// Aborts when one rank of this process is behind another for the whole deadline: its thread may wait inside CUDA,
   /// for the work of a GPU that waits for this rank.
-  void watch();
+  void watch(const std::stop_token& stop);
   void throw_if_aborted();
   /// Why a call of the rank has waited too long.
   std::string lateness(int index, const char* operation);
@@ -156,9 +158,8 @@ class NcclGroup {
   std::atomic<bool> in_step_{false};
   std::mutex mutex_;
   Reason reason_;
-  bool ended_ = false;
-  std::condition_variable ends_;
-  std::thread watch_;  // where no process group watches several ranks
+  std::condition_variable_any ends_;
+  std::jthread watch_;  // where no process group watches several ranks
 };
 
 }  // namespace vitrine::cuda

@@ -419,6 +419,24 @@ TEST_F(CudaStandins, LibrariesGetMemoryOutsideThePools) {
   EXPECT_EQ(group[0].pool().capacity_bytes(), (int64_t{16} << 30) - standins::kContextBytes - (int64_t{3} << 29));
 }
 
+TEST_F(CudaStandins, EnlargedBuffersOfNcclStayOutsideThePools) {
+  standins::configure({.device_count = 2, .capacity_bytes = int64_t{16} << 30});
+  const auto capacity = [](const std::vector<int>& gpus) {
+    DeviceGroup group(whole_gpus(gpus));
+    return group[0].pool().capacity_bytes();
+  };
+  const int64_t usual = capacity({0, 1});
+  setenv("NCCL_BUFFSIZE", "16777216", 1);
+  EXPECT_EQ(usual - capacity({0, 1}), int64_t{32 * 12} << 20) << "32 channels";
+  EXPECT_EQ(capacity({0}), usual) << "a GPU alone does not use NCCL";
+  setenv("NCCL_MAX_NCHANNELS", "2", 1);
+  EXPECT_EQ(usual - capacity({0, 1}), int64_t{2 * 12} << 20);
+  setenv("NCCL_BUFFSIZE", "1048576", 1);
+  EXPECT_EQ(capacity({0, 1}), usual);
+  unsetenv("NCCL_MAX_NCHANNELS");
+  unsetenv("NCCL_BUFFSIZE");
+}
+
 #endif
 
 }  // namespace
