@@ -79,10 +79,9 @@ __global__ void __launch_bounds__(kColumns* kWarps)
   wait_for_earlier_work();
   __shared__ Moments shared[kWarps * kColumns];
   const Place at = place();
-  const int64_t channel = at.channel;
   const Strip strip = strip_of(blockIdx.y, rows_per_strip, rows);
   Moments own{0.0F, 0.0F, 0.0F};
-  if (channel < channels) {
+  if (at.channel < channels) {
     for_each_flight(at, strip, channels, [&](int64_t first, int64_t step, int count) {
       float value[kFlight];
       for (int k = 0; k < kFlight && k < count; ++k) value[k] = to_float(x[first + k * step]);
@@ -97,8 +96,8 @@ __global__ void __launch_bounds__(kColumns* kWarps)
     });
   }
   own = combined_warps(at, own, shared, merged);
-  if (at.warp != 0 || channel >= channels) return;
-  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + channel;
+  if (at.warp != 0 || at.channel >= channels) return;
+  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + at.channel;
   result[0] = own.mean;
   result[channels] = own.squares;
 }
@@ -136,11 +135,10 @@ __global__ void __launch_bounds__(kColumns* kWarps)
   wait_for_earlier_work();
   __shared__ Sums shared[kWarps * kColumns];
   const Place at = place();
-  const int64_t channel = at.channel;
   const Strip strip = strip_of(blockIdx.y, rows_per_strip, rows);
   Sums own{0.0F, 0.0F};
-  if (channel < channels) {
-    const float center = mean[channel];
+  if (at.channel < channels) {
+    const float center = mean[at.channel];
     for_each_flight(at, strip, channels, [&](int64_t first, int64_t step, int count) {
       float value[kFlight];
       float gradient[kFlight];
@@ -156,8 +154,8 @@ __global__ void __launch_bounds__(kColumns* kWarps)
     });
   }
   own = combined_warps(at, own, shared, added);
-  if (at.warp != 0 || channel >= channels) return;
-  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + channel;
+  if (at.warp != 0 || at.channel >= channels) return;
+  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + at.channel;
   result[0] = own.sum;
   result[channels] = own.dot;
 }

@@ -14,13 +14,9 @@ namespace {
 /// found, wherever it lies. cuDNN for CUDA 12 has the same name as cuDNN for CUDA 13.
 void open_cublaslt_of_cudnn() {
   const size_t major = cudnn().GetCudartVersion() / 1000;
-  if (major == CUDART_VERSION / 1000) {
-    cublaslt();
-    return;
-  }
+  if (major == CUDART_VERSION / 1000) return static_cast<void>(cublaslt());
   try {
-    const std::string file = fmt::format("libcublasLt.so.{}", major);
-    SharedLibrary("cuBLASLt", {file.c_str()});
+    SharedLibrary("cuBLASLt", {fmt::format("libcublasLt.so.{}", major).c_str()});
   } catch (const CudaError& error) {
     throw CudaError(fmt::format("cuDNN is the one for CUDA {}: {}", major, error.what()));
   }

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -130,8 +131,7 @@ std::string failure_once(const std::string& key, const std::string& gpus, GpuFea
   const std::string failure = failure_of_probe(gpus, feature);
   const std::string text = failure.empty() ? key + '\n' : std::string(kFailed) + failure;
   // Without a note the next run probes again.
-  const bool noted = note && ftruncate(note.get(), 0) == 0 && pwrite(note.get(), text.data(), text.size(), 0) > 0;
-  static_cast<void>(noted);
+  std::ignore = note && ftruncate(note.get(), 0) == 0 && pwrite(note.get(), text.data(), text.size(), 0) > 0;
   return failure;
 }
 
@@ -146,10 +146,9 @@ std::vector<GpuInfo> gpus_of(const Options& options, const GpuReport& report) {
                       [](const char* name) { return std::getenv(name); });
     if (!placed.local_rank) placed.local_rank = launch.local_rank;
     const std::vector<DeviceId> devices = resolve_devices(placed, cuda_device_count());
-    const auto is_used = [&](const GpuInfo& gpu) {
+    std::ranges::copy_if(report.gpus, std::back_inserter(gpus), [&](const GpuInfo& gpu) {
       return std::ranges::find(devices, DeviceId{Backend::cuda, gpu.index}) != devices.end();
-    };
-    std::ranges::copy_if(report.gpus, std::back_inserter(gpus), is_used);
+    });
   } catch (const Error&) {
   }
   return gpus;
