@@ -8,6 +8,7 @@
 #include <benchmark/benchmark.h>
 
 #include "runtime/device_id.h"
+#include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 
 namespace vitrine::bench {
@@ -38,6 +39,7 @@ inline Backend take_device_choice(int& argc, char** argv) {
     std::fprintf(stderr, "%s: no GPU: %s\n", argv[0], query_gpus(false).problem.c_str());
     std::exit(1);
   }
+  fix_order_of_sums();
   return backend;
 }
 

@@ -39,69 +39,93 @@ __device__ inline Strip strip_of(int64_t strip, int64_t rows_per_strip, int64_t 
   return {begin < rows ? begin : rows, end < rows ? end : rows};
 }
 
-/// Block (x, y) finds the moments of strip y of 32 channels: each warp those of every eighth row, which are then merged
-/// in order. partial (strips, 2, C).
+/// Where a thread of a block for 32 channels works: each warp at every eighth row or strip.
+struct Place {
+  int lane, warp;
+  int64_t channel;
+};
+__device__ inline Place place() {
+  const int lane = static_cast<int>(threadIdx.x) % kColumns, warp = static_cast<int>(threadIdx.x) / kColumns;
+  return {lane, warp, static_cast<int64_t>(blockIdx.x) * kColumns + lane};
+}
+
+/// Calls flight(first, step, count) for the elements of the strip that a thread takes: `count` of them, `step` apart.
+/// All but the last call have kFlight, so that the compiler sees no conditions there.
+template <class Flight>
+__device__ __forceinline__ void for_each_flight(const Place& at, const Strip& strip, int64_t channels,
+                                                const Flight& flight) {
+  const int64_t step = kWarps * channels;
+  int64_t first = (strip.begin + at.warp) * channels + at.channel;
+  int64_t left = (strip.end - strip.begin - at.warp + kWarps - 1) / kWarps;
+  for (; left >= kFlight; left -= kFlight, first += kFlight * step) flight(first, step, kFlight);
+  if (left > 0) flight(first, step, static_cast<int>(left));
+}
+
+/// On warp 0: what combine(a, b) makes of the warps' values, in their order.   shared (kWarps * kColumns)
+template <class V, class Combine>
+__device__ V combined_warps(const Place& at, V own, V* shared, const Combine& combine) {
+  shared[at.warp * kColumns + at.lane] = own;
+  __syncthreads();
+  if (at.warp == 0) {
+    for (int w = 1; w < kWarps; ++w) own = combine(own, shared[w * kColumns + at.lane]);
+  }
+  return own;
+}
+
+/// Block (x, y) finds the moments of strip y of 32 channels. partial (strips, 2, C).
 template <class T>
 __global__ void __launch_bounds__(kColumns* kWarps)
     moments_of_strips(const T* x, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
   wait_for_earlier_work();
-  __shared__ float counts[kWarps * kColumns];
-  __shared__ float means[kWarps * kColumns];
-  __shared__ float squares[kWarps * kColumns];
-  const int lane = static_cast<int>(threadIdx.x) % kColumns, warp = static_cast<int>(threadIdx.x) / kColumns;
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kColumns + lane;
+  __shared__ Moments shared[kWarps * kColumns];
+  const Place at = place();
   const Strip strip = strip_of(blockIdx.y, rows_per_strip, rows);
   Moments own{0.0F, 0.0F, 0.0F};
-  if (channel < channels) {
-    for (int64_t first = strip.begin + warp; first < strip.end; first += kFlight * kWarps) {
+  if (at.channel < channels) {
+    for_each_flight(at, strip, channels, [&](int64_t first, int64_t step, int count) {
       float value[kFlight];
-      for (int k = 0; k < kFlight; ++k) {
-        const int64_t row = first + k * kWarps;
-        value[k] = row < strip.end ? to_float(x[row * channels + channel]) : 0.0F;
-      }
-      Moments block{0.0F, 0.0F, 0.0F};
-      for (int k = 0; k < kFlight; ++k) {
-        if (first + k * kWarps >= strip.end) break;
-        block.mean += value[k];
-        block.count += 1.0F;
-      }
+      for (int k = 0; k < kFlight && k < count; ++k) value[k] = to_float(x[first + k * step]);
+      Moments block{static_cast<float>(count), 0.0F, 0.0F};
+      for (int k = 0; k < kFlight && k < count; ++k) block.mean += value[k];
       block.mean /= block.count;
-      for (int k = 0; k < kFlight; ++k) {
-        if (first + k * kWarps >= strip.end) break;
+      for (int k = 0; k < kFlight && k < count; ++k) {
         const float deviation = value[k] - block.mean;
         block.squares += deviation * deviation;
       }
       own = own.count == 0.0F ? block : merged(own, block);
-    }
+    });
   }
-  const int at = warp * kColumns + lane;
-  counts[at] = own.count;
-  means[at] = own.mean;
-  squares[at] = own.squares;
-  __syncthreads();
-  if (warp != 0 || channel >= channels) return;
-  for (int w = 1; w < kWarps; ++w)
-    own = merged(own, {counts[w * kColumns + lane], means[w * kColumns + lane], squares[w * kColumns + lane]});
-  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + channel;
+  own = combined_warps(at, own, shared, merged);
+  if (at.warp != 0 || at.channel >= channels) return;
+  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + at.channel;
   result[0] = own.mean;
   result[channels] = own.squares;
 }
 
-__global__ void merge_strips(const float* partial, int64_t strips, int64_t rows, int64_t channels,
-                             int64_t rows_per_strip, float* moments) {
+/// A block for 32 channels.
+__global__ void __launch_bounds__(kColumns* kWarps)
+    merge_strips(const float* partial, int64_t strips, int64_t rows, int64_t channels, int64_t rows_per_strip,
+                 float* moments) {
   wait_for_earlier_work();
-  for (int64_t c = first_item(); c < channels; c += item_stride()) {
-    Moments all{0.0F, 0.0F, 0.0F};
-    for (int64_t s = 0; s < strips; ++s) {
-      const Strip strip = strip_of(s, rows_per_strip, rows);
-      const Moments one{static_cast<float>(strip.end - strip.begin), partial[2 * s * channels + c],
-                        partial[(2 * s + 1) * channels + c]};
-      all = s == 0 ? one : merged(all, one);
-    }
-    moments[c] = all.mean;
-    moments[channels + c] = all.squares;
+  __shared__ Moments shared[kWarps * kColumns];
+  const Place at = place();
+  Moments all{0.0F, 0.0F, 0.0F};
+  for (int64_t s = at.warp; at.channel < channels && s < strips; s += kWarps) {
+    const Strip strip = strip_of(s, rows_per_strip, rows);
+    const Moments one{static_cast<float>(strip.end - strip.begin), partial[2 * s * channels + at.channel],
+                      partial[(2 * s + 1) * channels + at.channel]};
+    all = all.count == 0.0F ? one : merged(all, one);
   }
+  all = combined_warps(at, all, shared, merged);
+  if (at.warp != 0 || at.channel >= channels) return;
+  moments[at.channel] = all.mean;
+  moments[channels + at.channel] = all.squares;
 }
+
+struct Sums {
+  float sum, dot;
+};
+__device__ inline Sums added(const Sums& a, const Sums& b) { return {a.sum + b.sum, a.dot + b.dot}; }
 
 /// As moments_of_strips: sums of grad_y and of grad_y * (x - mean).
 template <class T>
@@ -109,63 +133,51 @@ __global__ void __launch_bounds__(kColumns* kWarps)
     sum_strips(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t channels, int64_t rows_per_strip,
                float* partial) {
   wait_for_earlier_work();
-  __shared__ float sums[kWarps * kColumns];
-  __shared__ float dots[kWarps * kColumns];
-  const int lane = static_cast<int>(threadIdx.x) % kColumns, warp = static_cast<int>(threadIdx.x) / kColumns;
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kColumns + lane;
+  __shared__ Sums shared[kWarps * kColumns];
+  const Place at = place();
   const Strip strip = strip_of(blockIdx.y, rows_per_strip, rows);
-  float sum = 0.0F, dot = 0.0F;
-  if (channel < channels) {
-    const float center = mean[channel];
-    for (int64_t first = strip.begin + warp; first < strip.end; first += kFlight * kWarps) {
+  Sums own{0.0F, 0.0F};
+  if (at.channel < channels) {
+    const float center = mean[at.channel];
+    for_each_flight(at, strip, channels, [&](int64_t first, int64_t step, int count) {
       float value[kFlight];
       float gradient[kFlight];
-      for (int k = 0; k < kFlight; ++k) {
-        const int64_t row = first + k * kWarps;
-        const bool inside = row < strip.end;
-        value[k] = inside ? to_float(x[row * channels + channel]) : 0.0F;
-        gradient[k] = inside ? to_float(grad_y[row * channels + channel]) : 0.0F;
+      for (int k = 0; k < kFlight && k < count; ++k) {
+        value[k] = to_float(x[first + k * step]);
+        gradient[k] = to_float(grad_y[first + k * step]);
       }
       // Sums of a few rows first: rounding errors grow with the number of additions.
-      float few = 0.0F, few_dots = 0.0F;
-      for (int k = 0; k < kFlight; ++k) {
-        if (first + k * kWarps >= strip.end) break;
-        few += gradient[k];
-        few_dots += gradient[k] * (value[k] - center);
-      }
-      sum += few;
-      dot += few_dots;
-    }
+      Sums few{0.0F, 0.0F};
+      for (int k = 0; k < kFlight && k < count; ++k)
+        few = {few.sum + gradient[k], few.dot + gradient[k] * (value[k] - center)};
+      own = added(own, few);
+    });
   }
-  sums[warp * kColumns + lane] = sum;
-  dots[warp * kColumns + lane] = dot;
-  __syncthreads();
-  if (warp != 0 || channel >= channels) return;
-  for (int w = 1; w < kWarps; ++w) {
-    sum += sums[w * kColumns + lane];
-    dot += dots[w * kColumns + lane];
-  }
-  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + channel;
-  result[0] = sum;
-  result[channels] = dot;
+  own = combined_warps(at, own, shared, added);
+  if (at.warp != 0 || at.channel >= channels) return;
+  float* const result = partial + static_cast<int64_t>(blockIdx.y) * 2 * channels + at.channel;
+  result[0] = own.sum;
+  result[channels] = own.dot;
 }
 
-/// partial may be sums, with one strip.
-__global__ void add_strips(const float* partial, int64_t strips, int64_t channels, const float* invstd, bool accumulate,
-                           float* sums, float* grad_weight, float* grad_bias) {
+/// A block for 32 channels. partial may be sums, with one strip.
+__global__ void __launch_bounds__(kColumns* kWarps)
+    add_strips(const float* partial, int64_t strips, int64_t channels, const float* invstd, bool accumulate,
+               float* sums, float* grad_weight, float* grad_bias) {
   wait_for_earlier_work();
-  for (int64_t c = first_item(); c < channels; c += item_stride()) {
-    float sum = 0.0F, dot = 0.0F;
-    for (int64_t s = 0; s < strips; ++s) {
-      sum += partial[2 * s * channels + c];
-      dot += partial[(2 * s + 1) * channels + c];
-    }
-    dot *= invstd[c];
-    sums[c] = sum;
-    sums[channels + c] = dot;
-    grad_bias[c] = (accumulate ? grad_bias[c] : 0.0F) + sum;
-    grad_weight[c] = (accumulate ? grad_weight[c] : 0.0F) + dot;
-  }
+  __shared__ Sums shared[kWarps * kColumns];
+  const Place at = place();
+  const int64_t c = at.channel;
+  Sums all{0.0F, 0.0F};
+  for (int64_t s = at.warp; c < channels && s < strips; s += kWarps)
+    all = added(all, {partial[2 * s * channels + c], partial[(2 * s + 1) * channels + c]});
+  all = combined_warps(at, all, shared, added);
+  if (at.warp != 0 || c >= channels) return;
+  const float dot = all.dot * invstd[c];
+  sums[c] = all.sum;
+  sums[channels + c] = dot;
+  grad_bias[c] = (accumulate ? grad_bias[c] : 0.0F) + all.sum;
+  grad_weight[c] = (accumulate ? grad_weight[c] : 0.0F) + dot;
 }
 
 /// The grid of a sum over rows, and its partial results (strips, 2, C): in the workspace, or with one strip in the
@@ -270,10 +282,10 @@ struct DataGradient {
 /// A block of `lanes` x (kBlockThreads / lanes) threads: lanes take packs of N channels, whose constants they keep in
 /// registers, the others rows. y may be the second input.
 template <class T, int N, class F>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 2)
     map_rows(const T* x, const T* second, int64_t rows, int64_t channels, int lanes, F f, T* y) {
   wait_for_earlier_work();
-  constexpr int kRows = 4;  // loaded before any is computed
+  constexpr int kRows = 4 / F::kReads;  // loaded before any is computed
   using P = Pack<T, N>;
   const int64_t channel = (static_cast<int64_t>(blockIdx.y) * lanes + static_cast<int>(threadIdx.x) % lanes) * N;
   if (channel >= channels) return;
@@ -334,9 +346,9 @@ void moments(ExecContext& ctx, ConstView x, View moments) {
                        channels, strips.rows_each, strips.partial);
   });
   if (strips.count == 1) return;
-  launch(native_stream(ctx), merge_strips, grid_for(ctx, channels), dim3(kBlockThreads),
-         static_cast<const float*>(strips.partial), strips.count, rows, channels, strips.rows_each,
-         moments.as<float>());
+  launch_cooperating(native_stream(ctx), merge_strips, dim3(strips.grid.x), dim3(kColumns * kWarps),
+                     static_cast<const float*>(strips.partial), strips.count, rows, channels, strips.rows_each,
+                     moments.as<float>());
 }
 
 void sums(ExecContext& ctx, int64_t rows, ConstView moments, View sums) {
@@ -388,9 +400,9 @@ void backward_sums(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView st
     launch_cooperating(native_stream(ctx), sum_strips<T>, strips.grid, dim3(kColumns * kWarps), x.as<T>(),
                        grad_y.as<T>(), mean, rows, channels, strips.rows_each, strips.partial);
   });
-  launch(native_stream(ctx), add_strips, grid_for(ctx, channels), dim3(kBlockThreads),
-         static_cast<const float*>(strips.partial), strips.count, channels, mean + channels,
-         mode == GradMode::accumulate, sums.as<float>(), grad_weight.as<float>(), grad_bias.as<float>());
+  launch_cooperating(native_stream(ctx), add_strips, dim3(strips.grid.x), dim3(kColumns * kWarps),
+                     static_cast<const float*>(strips.partial), strips.count, channels, mean + channels,
+                     mode == GradMode::accumulate, sums.as<float>(), grad_weight.as<float>(), grad_bias.as<float>());
 }
 
 void backward_data(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, ConstView weight,

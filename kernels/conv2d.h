@@ -48,8 +48,8 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
 struct Conv2dChoice {
   std::string
       operation;  // "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2, f16"; f32 is not named
-  std::string implementation;  // "cuDNN", "cuDNN, gradient rounded to f16" or "im2col + cuBLASLt"; of a CPU device
-                               // "Winograd" or "direct convolution"
+  std::string implementation;  // "cuDNN", "cuDNN without tensor cores", "cuDNN, gradient rounded to f16" or
+                               // "im2col + cuBLASLt"; of a CPU device "Winograd" or "direct convolution"
   Reason reason;               // why it is not cuDNN's f32 gradient or plan, or not Winograd; empty when it is
 };
 

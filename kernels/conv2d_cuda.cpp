@@ -17,30 +17,34 @@ struct Verdict {
   std::string implementation;
   Reason reason;
 };
-Verdict verdict(const Reason& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
+const char* name_of(const CudnnRun& run) { return run.tensor_cores ? "cuDNN" : "cuDNN without tensor cores"; }
+Verdict verdict(const CudnnRun& run) { return {run.refusal.empty() ? name_of(run) : "im2col + cuBLASLt", run.refusal}; }
 
 Verdict run_forward(ExecContext& ctx, const Conv2dCall& c) {
-  const Reason refusal = cudnn_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
-  if (!refusal.empty()) im2col_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
-  return verdict(refusal);
+  const CudnnRun run = cudnn_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
+  if (!run.refusal.empty()) im2col_conv2d_forward(ctx, c.config, c.x, c.w, c.bias, c.y);
+  return verdict(run);
 }
 
 Verdict run_backward_data(ExecContext& ctx, const Conv2dCall& c) {
-  const Reason refusal = cudnn_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
-  if (!refusal.empty()) im2col_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
-  return verdict(refusal);
+  const CudnnRun run = cudnn_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
+  if (!run.refusal.empty()) im2col_conv2d_backward_data(ctx, c.config, c.y, c.w, c.x);
+  return verdict(run);
 }
 
 /// The gradient of the weights only.
 Verdict run_backward_weight(ExecContext& ctx, const Conv2dCall& c) {
-  const Reason refusal = cudnn_conv2d_backward_weight(ctx, c.config, c.x, c.y, c.w, c.mode);
-  if (refusal.empty()) return verdict(refusal);
-  if (c.x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, c.config, c.x, c.y, c.w, c.mode).empty()) {
-    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(c.x.dtype)),
-            Reason("for a gradient in f32 ") + refusal};
+  const CudnnRun run = cudnn_conv2d_backward_weight(ctx, c.config, c.x, c.y, c.w, c.mode);
+  if (run.refusal.empty()) return verdict(run);
+  if (c.x.dtype != DType::f32) {
+    const CudnnRun rounded = cudnn_conv2d_backward_weight_rounded(ctx, c.config, c.x, c.y, c.w, c.mode);
+    if (rounded.refusal.empty()) {
+      return {fmt::format("{}, gradient rounded to {}", name_of(rounded), dtype_name(c.x.dtype)),
+              Reason("for a gradient in f32 ") + run.refusal};
+    }
   }
   im2col_conv2d_backward_weight(ctx, c.config, c.x, c.y, c.w, c.mode);
-  return verdict(refusal);
+  return verdict(run);
 }
 
 }  // namespace

@@ -280,7 +280,11 @@ struct RunningSum {
       maximum = largest;
     }
     const float shift = maximum > -INFINITY ? maximum : 0.0F;  // so far only -infinity, which adds 0, or NaN
-    for (int e = 0; e < N; ++e) sum += static_cast<double>(expf(x[e] - shift));
+    // A few in f32, as a tree: their error is that of expf, and conversions to double are slow.
+    float few[N];
+    for (int e = 0; e < N; ++e) few[e] = expf(x[e] - shift);
+    for (int e = N - 1; e > 0; --e) few[(e - 1) / 2] += few[e];
+    sum += static_cast<double>(few[0]);
   }
 };
 
@@ -342,7 +346,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sum
         for (int k = 0; k < kFlight; ++k) {
           const bool inside = i + k * kWideThreads < pieces.packs;
           for (int e = 0; e < V; ++e) {
-            all += inside ? static_cast<double>(x[k * V + e]) : 0.0;
+            if (r.smoothing > 0.0) all += inside ? static_cast<double>(x[k * V + e]) : 0.0;
             result.beaten += beats(x[k * V + e], pieces.head + (i + k * kWideThreads) * V + e, target_logit, target);
           }
         }

@@ -52,7 +52,7 @@ struct CrossEntropyConfig {
 inline constexpr int64_t kCrossEntropyWorkspaceBytes = int64_t{32} << 10;
 
 /// Softmax, cross-entropy and its gradient for each row, in one pass: computed in f32 relative to the row maximum,
-/// summed in double.
+/// summed in double; of rows too long for registers, GPUs first add up to 16 terms in f32.
 ///   logits (N, C) f32, f16 or bf16   targets (N) i32: 0 <= t < C or ignore_index
 ///   grad_logits (N, C) as logits, or empty; may be logits
 ///   loss_scale (1) f32, or empty: multiplies grad_scale; read on the device

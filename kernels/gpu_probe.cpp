@@ -5,11 +5,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "kernels/cast.h"
+#include "kernels/conv2d.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "runtime/copy.h"
@@ -24,6 +27,7 @@ namespace {
 constexpr int64_t kSide = 64;
 constexpr int64_t kElements = kSide * kSide;
 constexpr std::chrono::seconds kAnswersWithin{5};
+constexpr int64_t kPatternElements = int64_t{1} << 18;  // 1 MiB
 
 /// Small integers, whose sums and products are exact in f32.
 std::vector<float> integers(int64_t factor) {
@@ -44,6 +48,7 @@ class Probe {
     number_ = compute().allocate({1}, DType::i32, Category::activations, "the probe of a GPU");
     for (Tensor* tensor : {&a_, &b_, &total_, &copied_, &cleared_, &product_})
       *tensor = compute().allocate({kSide, kSide}, DType::f32, Category::activations, "the probe of a GPU");
+    compute().reserve_workspace(int64_t{2} << 20);
     copy(compute(), on_host(a_host_), a_);
     copy(compute(), on_host(b_host_), b_);
     zero(compute(), total_);
@@ -84,6 +89,29 @@ class Probe {
     }
   }
 
+  /// A convolution and its gradients, which cuDNN computes where it is on.
+  void convolve(DType dtype) {
+    const Conv2dConfig config{.pad = 1};
+    const Shape images{1, 8, 8, 8}, weights{8, 3, 3, 8};
+    const auto stored = [&](const Tensor& values, const Shape& shape, DType type) {
+      Tensor to = compute().allocate(shape, type, Category::activations, "the probe of a GPU");
+      cast(compute(), values.reshape({kElements}).rows(0, shape.numel()).reshape(shape), to);
+      return to;
+    };
+    const Tensor x = stored(a_, images, dtype), w = stored(b_, weights, dtype), grad_y = stored(b_, images, dtype);
+    const Tensor y = stored(a_, images, dtype), grad_x = stored(a_, images, dtype);
+    const Tensor grad_w = stored(a_, weights, DType::f32);
+    conv2d_forward(compute(), config, x, w, {}, y);
+    conv2d_backward_data(compute(), config, grad_y, w, grad_x);
+    conv2d_backward_weight(compute(), config, x, grad_y, grad_w, {}, GradMode::overwrite);
+    // All are integers that f16 holds, so the three products are equal.
+    const double by_y = product(y, b_host_), by_x = product(grad_x, a_host_), by_w = product(grad_w, b_host_);
+    if (by_y > 0 && by_y == by_x && by_y == by_w) return;
+    throw DataError(
+        fmt::format("a convolution in {}: <y, dy> is {}, <x, dx> {} and <w, dw> {} on {}; expected one value",
+                    dtype_name(dtype), by_y, by_x, by_w, devices_[0].name()));
+  }
+
   void replay(int launches) {
     Stream* const other = &communication().stream();
     compute().stream().begin_capture({&other, 1});
@@ -122,6 +150,14 @@ class Probe {
     options.memory_bytes = {int64_t{8} << 20};
     return options;
   }
+  double product(const Tensor& values, const std::vector<float>& others) {
+    Tensor wide = compute().allocate(values.shape(), DType::f32, Category::activations, "the probe of a GPU");
+    std::vector<float> got(static_cast<size_t>(values.numel()));
+    cast(compute(), values, wide);
+    copy(compute(), wide, View{got.data(), values.shape(), DType::f32, DeviceId::host()});
+    devices_.synchronize();
+    return std::inner_product(got.begin(), got.end(), others.begin(), 0.0);
+  }
   static float at(const std::vector<float>& matrix, int64_t row, int64_t column) {
     return matrix[static_cast<size_t>(row * kSide + column)];
   }
@@ -138,10 +174,44 @@ class Probe {
 
 }  // namespace
 
+void probe_peers(const std::vector<int>& gpus) {
+  DeviceGroupOptions options;
+  for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
+  options.memory_bytes = {int64_t{8} << 20};
+  DeviceGroup devices(options);
+  std::vector<int32_t> sent(kPatternElements), got(sent.size());
+  const auto on_host = [](std::vector<int32_t>& values) {
+    return View{values.data(), {kPatternElements}, DType::i32, DeviceId::host()};
+  };
+  const auto pattern = [&](int i) {
+    return devices[i].compute().allocate({kPatternElements}, DType::i32, Category::activations, "the probe of a GPU");
+  };
+  for (int from = 0; from < devices.size(); ++from) {
+    const Tensor source = pattern(from);
+    std::iota(sent.begin(), sent.end(), (from + 1) << 24);
+    copy(devices[from].compute(), on_host(sent), source);
+    devices.synchronize();
+    for (int to = 0; to < devices.size(); ++to) {
+      if (to == from) continue;
+      const Tensor target = pattern(to);
+      zero(devices[to].compute(), target);
+      copy(devices[to].compute(), source, target);
+      copy(devices[to].compute(), target, on_host(got));
+      devices.synchronize();
+      if (got != sent)
+        throw DataError(fmt::format("a copy from {} to {} delivers other bytes; is an IOMMU on?", devices[from].name(),
+                                    devices[to].name()));
+    }
+  }
+}
+
 void probe_gpu(int gpu) {
   Probe probe(gpu);
   probe.call(10, "kernels in a row", [&] { probe.issue(); });
   probe.check(1, "kernels in a row");
+  if (why_off(GpuFeature::cudnn).empty()) {
+    for (const DType dtype : {DType::f32, DType::f16}) probe.convolve(dtype);
+  }
   if (!why_off(GpuFeature::graphs).empty()) return;
   probe.replay(2);
   probe.check(3, "a CUDA graph launched twice");

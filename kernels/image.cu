@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/image_form.cuh"
 #include "kernels/cuda/index.cuh"
@@ -167,19 +168,21 @@ __device__ inline float normalize(const Resize<Index>& r, float value, Index cha
   return __fdiv_rn(__fsub_rn(value, mean), deviation);
 }
 
-template <class At, class Index>
+/// kSame: the sizes are equal, and each pixel is its own sample.
+template <bool kSame, class At, class Index>
 __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, const At& at) {
   const uint8_t* pixels = images + int64_t{at.image} * r.source_image + at.channel;
   const auto tap = [&](Index y, Index x) {
     return to_unit_range(pixels[(y * r.horizontal.source_size + x) * r.channels.value()]);
   };
+  if constexpr (kSame) return tap(at.row(), at.column());
   const float left = blend(tap(at.down.first, at.across.first), tap(at.down.second, at.across.first), at.down);
   const float right = blend(tap(at.down.first, at.across.second), tap(at.down.second, at.across.second), at.down);
   return blend(left, right, at.across);
 }
 
-/// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes also images, may be
-/// accessed kLanes elements at a time.   Layout: NoCells, or Cells<Index> without kSame
+/// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes without cells also
+/// images, may be accessed kLanes elements at a time.   Layout: NoCells, or Cells<Index>
 template <class T, bool kSame, bool kPacked, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     resize_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const uint8_t* images,
@@ -190,7 +193,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t begin = item * kLanes;
     const bool whole = begin + kLanes <= r.count;
     Pack<T, kLanes> out{};
-    if constexpr (kSame) {
+    if constexpr (kSame && std::is_same_v<Layout, NoCells>) {
       Pack<uint8_t, kLanes> in{};
       if (kPacked && whole) {
         in = *reinterpret_cast<const Pack<uint8_t, kLanes>*>(images + begin);
@@ -209,7 +212,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       auto at = cursor_at(r, layout, static_cast<Index>(begin));
       for (int e = 0; e < kLanes; ++e) {
         if (begin + e < r.count && at.inside())
-          out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
+          out.v[e] = from_float<T>(normalize(r, sampled<kSame>(r, images, at), at.channel));
         at.advance();
       }
     }
@@ -427,9 +430,12 @@ void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& ima
   }
   if (form) {
     using Layout = Cells<Index>;
-    return queue(is_pack_aligned(y.data) ? &resize_kernel<T, false, true, Layout, Index>
-                                         : &resize_kernel<T, false, false, Layout, Index>,
-                 Layout(form));
+    const bool packed = is_pack_aligned(y.data);
+    auto* kernel =
+        packed ? &resize_kernel<T, false, true, Layout, Index> : &resize_kernel<T, false, false, Layout, Index>;
+    if (same)
+      kernel = packed ? &resize_kernel<T, true, true, Layout, Index> : &resize_kernel<T, true, false, Layout, Index>;
+    return queue(kernel, Layout(form));
   }
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
   auto* kernel =

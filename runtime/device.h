@@ -65,11 +65,6 @@ struct DeviceGroupOptions {
   /// creates communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers;
   /// abort() ends it.
   std::vector<void*> nccl_communicators = {};
-  /// Lets NCCL choose its algorithm and protocol, and register the buffers of collectives in CUDA graphs. Otherwise
-  /// they are Ring, Simple and not registered, unless the environment sets NCCL_ALGO, NCCL_PROTO or
-  /// NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads them once, so what the first group
-  /// of a process chooses holds for all.
-  bool nccl_defaults = false;
   /// How long a collective of CUDA devices waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
 };

@@ -22,18 +22,25 @@ struct Row {
   bool in_safe_mode;
 };
 /// In the order of GpuFeature.
-constexpr std::array<Row, 5> kFeatures{{
+constexpr std::array<Row, 6> kFeatures{{
     {"VITRINE_OVERLAP_LAUNCHES", "programmatic launch: a kernel starts before the one before it ends", kUnproven,
      false},
     {"VITRINE_CUDA_GRAPHS", "training steps as CUDA graphs", kProbed, false},
     {"VITRINE_GRAPH_COLLECTIVES", "NCCL's collectives in CUDA graphs", kUnproven, false},
     {"VITRINE_FUSED_EPILOGUES", "bias and ReLU in products of cuBLASLt and cuDNN", kOn, false},
     {"VITRINE_CUDNN", "convolution by cuDNN", kOn, true},
+    {"VITRINE_PEER_ACCESS", "GPUs read and write each other's memory", kOn, true},
 }};
 
 const Row& row_of(GpuFeature feature) { return kFeatures[static_cast<size_t>(feature)]; }
 
 }  // namespace
+
+void fix_order_of_sums() {
+  setenv("NCCL_ALGO", "Ring", 0);
+  setenv("NCCL_PROTO", "Simple", 0);
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
+}
 
 bool is_gpu_safe_mode() {
   const char* const value = std::getenv(kSafe);

@@ -17,6 +17,7 @@ enum class GpuFeature : uint8_t {
   graph_collectives,     // NCCL's collectives are part of them
   fused_epilogues,       // cuBLASLt and cuDNN add bias and ReLU to their products
   cudnn,                 // convolution by cuDNN; otherwise by our own
+  peer_access,           // GPUs read and write each other's memory; otherwise copies pass through the host
 };
 
 /// Why a feature is off; empty if it is on. Reads the environment. throws ConfigError for a value that is none of those
@@ -30,6 +31,11 @@ struct GpuFeatureState {
 };
 /// All features, for reports.
 std::vector<GpuFeatureState> gpu_features();
+
+/// Sets NCCL_ALGO to Ring, NCCL_PROTO to Simple and NCCL_GRAPH_REGISTER to 0, unless they are set: then sums over GPUs
+/// have the same bits in every run. Call it in main(), before there are threads. Otherwise NCCL chooses, which is often
+/// faster, and EngineFacts::communicator says so.
+void fix_order_of_sums();
 
 /// Whether VITRINE_CUDA_SAFE is 1. throws ConfigError for a value other than 0 and 1
 bool is_gpu_safe_mode();

@@ -165,10 +165,15 @@ def run_tests(work, program, path, seconds, environment, quiet_seconds=QUIET_SEC
     return result
 
 
-def find_switch(work, path, test, environment, seconds=20):
-    """With what a failed test passes: "alone", "with" one of SWITCHES, or "with none of" those that there was time for."""
+def switches_of(choice, gpus):
+    """Those of SWITCHES that say something. NCCL hangs when the launches of several GPUs in one process block (NVIDIA/nccl#750)."""
+    return tuple(switch for switch in SWITCHES if gpus < 2 or choice != "cuda" or switch != "CUDA_LAUNCH_BLOCKING=1")
+
+
+def find_switch(work, path, test, environment, switches, seconds=20):
+    """With what a failed test passes: "alone", "with" one of the switches, or "with none of" those that there was time for."""
     tried = []
-    for switch in ("", *SWITCHES):
+    for switch in ("", *switches):
         if work.left() < 1:
             break
         name, _, value = switch.partition("=")
@@ -234,6 +239,37 @@ def read_rows(path):
         return json.loads("{" + text[start:end] + "\n    }]}")["benchmarks"], False
     except ValueError:
         return [], False
+
+
+def values_at(node, path):
+    """Numbers of a report: of each list along the path, those rows count in whose name or operation the path's regular expression is found."""
+    if not path:
+        return [node] if isinstance(node, (int, float)) else []
+    if isinstance(node, list):
+        rows = [row for row in node if isinstance(row, dict) and re.search(path[0], str(row.get("name") or row.get("operation")))]
+        return [value for row in rows for value in values_at(row, path[1:])]
+    return values_at(node[path[0]], path[1:]) if isinstance(node, dict) and path[0] in node else []
+
+
+def judge(report, estimates):
+    """The estimates with what was measured of each (the least and the largest value) and the verdict."""
+    judged = []
+    for estimate in estimates:
+        values, (low, high) = values_at(report, estimate["value"]), estimate["range"]
+        verdict = "not measured" if not values else "right" if low <= min(values) and max(values) <= high else "WRONG"
+        judged.append({**estimate, "measured": [min(values), max(values)] if values else None, "verdict": verdict})
+    return judged
+
+
+def read_estimates(path):
+    """throws ValueError for a file that is no list of {estimate, value, range}, OSError"""
+    with open(path, encoding="utf-8") as file:
+        estimates = json.load(file)
+    for entry in estimates if isinstance(estimates, list) else [None]:
+        valid = isinstance(entry, dict) and set(entry) == {"estimate", "value", "range"} and isinstance(entry["range"], list) and len(entry["range"]) == 2
+        if not valid or not all(isinstance(bound, (int, float)) for bound in entry["range"]) or not all(isinstance(name, str) for name in entry["value"]):
+            raise ValueError(f"{path}: expected a list of {{estimate, value: [key or pattern of a row, ...], range: [least, most]}}, got {str(entry)[:80]}")
+    return estimates
 
 
 def output_of(command, pattern=r"(.*)", seconds=20, environment=None):

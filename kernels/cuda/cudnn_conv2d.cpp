@@ -71,6 +71,9 @@ class CudnnLibrary {
     choices_.clear();
     if (handle_ != nullptr) cudnn().Destroy(handle_);
   }
+  /// Why cuDNN does not run here, and whether it merges bias and ReLU. The environment is read once for each context.
+  const std::string& off() const { return off_; }
+  bool merges_epilogues() const { return merges_epilogues_; }
   cudnnHandle_t handle(ExecContext& ctx) {
     if (handle_ == nullptr) {
       const OutsideMeter meter(ctx, "cudnn");
@@ -95,6 +98,8 @@ class CudnnLibrary {
   }
 
  private:
+  const std::string off_ = why_no_cudnn();
+  const bool merges_epilogues_ = why_off(GpuFeature::fused_epilogues).empty();
   cudnnHandle_t handle_ = nullptr;
   cudaStream_t stream_ = nullptr;
   bool stream_set_ = false;
@@ -128,13 +133,13 @@ struct Summand {
 };
 
 /// Runs the convolution, or returns why there is no plan.
-Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y,
-                const Summand& bias = {}) {
-  if (std::string none = why_no_cudnn(); !none.empty()) return none;
+CudnnRun run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w,
+                  const void* y, const Summand& bias = {}) {
+  auto& library = ctx.plans().get<CudnnLibrary>();
+  if (!library.off().empty()) return {library.off()};
   convolution.tf32 = ctx.tf32();
   convolution.alignment = alignment_of({x, w, y, bias.data});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
-  auto& library = ctx.plans().get<CudnnLibrary>();
   const cudnnHandle_t handle = library.handle(ctx);
   // cuDNN has one pointer type for inputs and outputs.
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
@@ -149,9 +154,9 @@ Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const
     plan.execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data);
   };
   const CudnnChoice& choice = library.choice(ctx, convolution, handle, run);
-  if (choice.plan == nullptr) return choice.refusal;
+  if (choice.plan == nullptr) return {choice.refusal};
   run(*choice.plan);
-  return "";
+  return {"", choice.plan->tensor_cores() || convolution.dtype == DType::f32};
 }
 
 CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
@@ -169,14 +174,14 @@ CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, c
 
 }  // namespace
 
-Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
-                            View y) {
-  if ((bias || config.relu) && !why_off(GpuFeature::fused_epilogues).empty()) {
+CudnnRun cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias,
+                              View y) {
+  if ((bias || config.relu) && !ctx.plans().get<CudnnLibrary>().merges_epilogues()) {
     Conv2dConfig product = config;
     product.relu = false;
-    Reason refusal = cudnn_conv2d_forward(ctx, product, x, w, {}, y);
-    if (refusal.empty()) add_bias_relu(ctx, bias, config.relu, y.reshape({y.numel() / w.shape[0], w.shape[0]}));
-    return refusal;
+    CudnnRun run = cudnn_conv2d_forward(ctx, product, x, w, {}, y);
+    if (run.refusal.empty()) add_bias_relu(ctx, bias, config.relu, y.reshape({y.numel() / w.shape[0], w.shape[0]}));
+    return run;
   }
   CudnnConv2d convolution = describe(Conv2dPass::forward, config, y.dtype, x.shape, w.shape, y.shape);
   convolution.relu = config.relu;
@@ -188,44 +193,44 @@ Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstV
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
     if (arena.end == nullptr)
-      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros),
-              ctx.workspace_setting()};
+      return {{fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros),
+               ctx.workspace_setting()}};
     summand = {arena.end, zeros};
     workspace = arena.workspace;
   }
   return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
 }
 
-Reason cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w,
-                                  View grad_x) {
+CudnnRun cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w,
+                                    View grad_x) {
   const CudnnConv2d convolution =
       describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
   return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data);
 }
 
-Reason cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
-                                    View grad_w, GradMode mode) {
+CudnnRun cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
+                                      View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
   return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data);
 }
 
-Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y,
-                                            View grad_w, GradMode mode) {
+CudnnRun cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x,
+                                              ConstView grad_y, View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.dw_dtype = x.dtype;
   View rounded = grad_w;
   rounded.dtype = x.dtype;
   const SplitArena arena = split_arena(ctx, rounded.bytes());
   if (arena.end == nullptr) {
-    return {fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ",
-                        rounded.numel(), dtype_name(x.dtype), rounded.bytes()),
-            ctx.workspace_setting()};
+    return {{fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ",
+                         rounded.numel(), dtype_name(x.dtype), rounded.bytes()),
+             ctx.workspace_setting()}};
   }
   rounded.data = arena.end;
-  Reason refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data);
-  if (refusal.empty()) widen(ctx, rounded, grad_w, mode);
-  return refusal;
+  CudnnRun run = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data);
+  if (run.refusal.empty()) widen(ctx, rounded, grad_w, mode);
+  return run;
 }
 
 std::optional<LibraryInfo> cudnn_library() {

@@ -138,7 +138,8 @@ class Candidate {
       return nullptr;
     }
     return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes,
-                                       engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0), fallback);
+                                       engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0), fallback,
+                                       has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
   }
 
  private:
@@ -361,8 +362,12 @@ CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor
   return operation;
 }
 
-CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback)
-    : plan_(std::move(plan)), workspace_bytes_(workspace_bytes), engine_(engine), fallback_(fallback) {}
+CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback, bool tensor_cores)
+    : plan_(std::move(plan)),
+      workspace_bytes_(workspace_bytes),
+      engine_(engine),
+      fallback_(fallback),
+      tensor_cores_(tensor_cores) {}
 
 std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
   const auto configurations =

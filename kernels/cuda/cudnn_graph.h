@@ -21,11 +21,11 @@
 namespace vitrine::cuda {
 
 // The functions of cuDNN that we call, without their prefix.
-#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                   \
-  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)       \
-      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)           \
-          use(prefix, Create) use(prefix, Destroy) use(prefix, GetErrorString) use(prefix, GetLastErrorString) \
-              use(prefix, GetVersion) use(prefix, SetStream)
+#define VITRINE_CUDNN_FUNCTIONS(use, prefix)                                                                 \
+  use(prefix, BackendCreateDescriptor) use(prefix, BackendDestroyDescriptor) use(prefix, BackendExecute)     \
+      use(prefix, BackendFinalize) use(prefix, BackendGetAttribute) use(prefix, BackendSetAttribute)         \
+          use(prefix, Create) use(prefix, Destroy) use(prefix, GetCudartVersion) use(prefix, GetErrorString) \
+              use(prefix, GetLastErrorString) use(prefix, GetVersion) use(prefix, SetStream)
 
 struct Cudnn {
   VITRINE_CUDNN_FUNCTIONS(VITRINE_LIBRARY_MEMBER, cudnn)
@@ -33,7 +33,8 @@ struct Cudnn {
 
 /// cuDNN, loaded by the first call. throws CudaError with the loader's reason and the remedy
 const Cudnn& cudnn();
-/// Why cuDNN is not used: it cannot be loaded, or is turned off (GpuFeature::cudnn); empty if it is.
+/// Why cuDNN is not used: it or the cuBLASLt that it needs cannot be loaded, or it is turned off (GpuFeature::cudnn);
+/// empty if it is. Ask before the first call of cuDNN.
 std::string why_no_cudnn();
 
 /// throws CudaError with expression, status name, text, device, file and line unless `status` is CUDNN_STATUS_SUCCESS.
@@ -158,12 +159,13 @@ struct CudnnRules {
 /// An executable graph.
 class CudnnPlan {
  public:
-  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback);
+  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback, bool tensor_cores);
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// cuDNN's index of the engine among those for this kind of graph.
   int64_t engine() const { return engine_; }
   /// True for a plan of the fallback heuristic, which cuDNN offers where no allowed engine of its first choice serves.
   bool fallback() const { return fallback_; }
+  bool tensor_cores() const { return tensor_cores_; }
   /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs
   /// 2=1,3=0,18=9".
   std::string text() const;
@@ -177,7 +179,7 @@ class CudnnPlan {
   CudnnDescriptor plan_;
   int64_t workspace_bytes_;
   int64_t engine_;
-  bool fallback_;
+  bool fallback_, tensor_cores_;
   std::map<std::vector<void*>, CudnnDescriptor> packs_;  // by pointers and workspace
 };
 

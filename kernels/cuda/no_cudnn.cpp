@@ -8,15 +8,17 @@ namespace vitrine::cuda {
 
 static constexpr const char* kNoCudnn = "cuDNN is not built in";
 
-Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) {
-  return kNoCudnn;
+CudnnRun cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) {
+  return {kNoCudnn};
 }
-Reason cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
-Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
-  return kNoCudnn;
+CudnnRun cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) {
+  return {kNoCudnn};
 }
-Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
-  return kNoCudnn;
+CudnnRun cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
+  return {kNoCudnn};
+}
+CudnnRun cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) {
+  return {kNoCudnn};
 }
 WorkspaceNeed workspace_need(const RecordedOperations&, const WorkspaceTarget&, int64_t) {
   WorkspaceNeed need;

@@ -79,8 +79,12 @@ void Engine::train_step(const HostBatch& batch) {
 }
 
 void Engine::State::issue(Engine& engine, const HostBatch& batch, int64_t samples, int slot) {
-  const auto forget_part = [this](const ProcessPart*) { issued_part = nullptr; };
+  const auto forget_part = [this](const ProcessPart*) {
+    issued_part = nullptr;
+    replicas.end_work();
+  };
   const int64_t step = window.progress().steps;
+  replicas.begin_work(samples);
   passes.begin_step(step, samples);
   if (graphs) {
     graphs->begin_step(step, passes.votes_to_stop());
@@ -114,7 +118,9 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
     logits->resize(before + static_cast<size_t>(s.setup->model.logits_shape(part.samples()).numel()));
   StepResult result;
   s.replicas.issue_or_recover([&] {
+    s.replicas.begin_work(-samples);
     s.passes.evaluate(batch, part, samples);
+    s.replicas.end_work();
     result = s.passes.read_evaluation(logits != nullptr ? logits->data() + before : nullptr);
   });
   s.peaks.on_evaluated(samples);

@@ -23,6 +23,17 @@ class SquaringCommunicator {
   virtual void all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares) = 0;
 };
 
+/// Ranks that go in step on request. CUDA loads a kernel when a GPU first runs it, and meanwhile the thread may wait
+/// for all work of that GPU, and the other threads of the process for this thread: with a collective under way that
+/// waits for one of them, all wait for ever. Several ranks of one process therefore go in step while kernels may be
+/// new: none issues a collective before all have issued what comes before it, and none goes on before it is done.
+class RanksInStep {
+ public:
+  virtual ~RanksInStep() = default;
+  /// Holds for all ranks of the group. Call while none of them issues. At first it is off.
+  virtual void set_in_step(bool in_step) = 0;
+};
+
 /// Collectives that a rank issued to streams that were capturing work: every launch of that work issues them again.
 class CapturedCollectives {
  public:

@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "runtime/cuda/device.h"
 #include "runtime/error.h"
 #include "runtime/gpu_features.h"
 
 namespace vitrine::cuda {
 
-namespace {
-
-const char* remedy(cudaError_t code) {
+const char* remedy(int code) {
   switch (code) {
     case cudaErrorNoKernelImageForDevice:
       return "; this program was not built for this GPU's architecture; configure with "
@@ -24,10 +23,23 @@ const char* remedy(cudaError_t code) {
       return "; the GPU cannot continue in this process: restart it (compute-sanitizer finds the cause)";
     case cudaErrorInsufficientDriver:
       return "; update the NVIDIA driver";
+    case cudaErrorDevicesUnavailable:
+      return "; another process uses the GPU alone (exclusive compute mode): nvidia-smi shows both; end it, or use "
+             "another GPU";
+    case cudaErrorSystemNotReady:
+      return "; the NVIDIA Fabric Manager must run, in the driver's version: systemctl start nvidia-fabricmanager";
+    case cudaErrorNotPermitted:
+      return "; the container, MPS or the compute mode does not permit it: try outside of them";
+    case cudaErrorECCUncorrectable:
+      return "; the GPU's memory is damaged: nvidia-smi -q -d ECC shows where; reset the GPU, or replace it";
+    case cudaErrorStubLibrary:
+      return "; the toolkit's stub was loaded in place of the driver: take lib64/stubs off LD_LIBRARY_PATH";
     default:
       return "";
   }
 }
+
+namespace {
 
 /// Whether the process uses the GPU that is current on this thread.
 bool current_is_in_use() noexcept {

@@ -10,10 +10,10 @@
 namespace vitrine::cuda {
 
 /// Creates NCCL communicators for a group of distinct GPUs, one for each device, aborted together (see NcclGroup).
-/// NCCL's algorithm and protocol are fixed (NCCL_ALGO=Ring, NCCL_PROTO=Simple) unless the environment or
-/// DeviceGroupOptions::nccl_defaults says otherwise. Uses DeviceGroupOptions::nccl_communicators if set; abort() aborts
-/// those too, and collectives then fail until new ones are passed. throws CommError naming the ranks that did not join
-/// in time, CudaError, ConfigError if a communicator does not match its device.
+/// NCCL chooses algorithm and protocol unless the environment does (fix_order_of_sums(), runtime/gpu_features.h). Uses
+/// DeviceGroupOptions::nccl_communicators if set; abort() aborts those too, and collectives then fail until new ones
+/// are passed. throws CommError naming the ranks that did not join in time, CudaError, ConfigError if a communicator
+/// does not match its device.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices);
 
 /// Why there is no NCCL: it is not built in, or cannot be loaded; empty if there is.

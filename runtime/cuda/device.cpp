@@ -12,10 +12,12 @@
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/available.h"
 #include "runtime/memory/slab.h"
 #include "runtime/settings.h"
+#include "runtime/text.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -87,19 +89,6 @@ Memory memory_of(int gpu) {
   return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
-void enable_peer_access(int from, int to) {
-  int reaches = 0;
-  VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
-  if (reaches == 0) return;
-  const DeviceScope scope(from);
-  const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
-  if (code == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return;
-  }
-  VITRINE_CUDA_CHECK(code);
-}
-
 cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   if (options.cuda_compute_streams.empty()) return nullptr;
   auto* const stream = static_cast<cudaStream_t>(options.cuda_compute_streams[i]);
@@ -119,7 +108,30 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   return stream;
 }
 
+/// What NCCL's parameters add to its buffers, of which each channel has one. The reserve has room for those of 4 MiB.
+int64_t enlarged_nccl_buffers() {
+  constexpr int64_t kUsualBytes = int64_t{4} << 20, kMostBytes = int64_t{1} << 40;
+  const auto number = [](const char* name, int64_t usual) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? usual : parse_number<int64_t>(text).value_or(usual);
+  };
+  const int64_t bytes = std::clamp(number("NCCL_BUFFSIZE", kUsualBytes), kUsualBytes, kMostBytes);
+  return (bytes - kUsualBytes) * std::clamp<int64_t>(number("NCCL_MAX_NCHANNELS", 32), 1, 64);
+}
+
 }  // namespace
+
+bool enable_peer_access(int from, int to) {
+  int reaches = 0;
+  VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
+  if (reaches == 0 || !why_off(GpuFeature::peer_access).empty()) return false;
+  const DeviceScope scope(from);
+  const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
+  // A GPU has a limited number of peers: 8 on some systems.
+  if (code != cudaErrorPeerAccessAlreadyEnabled && code != cudaErrorTooManyPeers) VITRINE_CUDA_CHECK(code);
+  cudaGetLastError();
+  return code != cudaErrorTooManyPeers;
+}
 
 void open_gpus(const DeviceGroupOptions& options) {
   const int count = cuda_device_count();
@@ -151,7 +163,9 @@ void open_gpus(const DeviceGroupOptions& options) {
 
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i) {
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices[i]);
-  return less_reserve(memory_of(options.devices[i].index).free_bytes, kGpuReserve) / sharing;
+  const bool has_peers = options.process_group != nullptr || std::ssize(options.devices) > sharing;
+  const int64_t reserve = kGpuReserve + (has_peers ? enlarged_nccl_buffers() : 0);
+  return less_reserve(memory_of(options.devices[i].index).free_bytes, reserve) / sharing;
 }
 
 Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {

@@ -12,6 +12,14 @@ namespace vitrine::cuda {
 /// throws DeviceError with the missing device and the remedy, CudaError.
 void open_gpus(const DeviceGroupOptions& options);
 
+/// Lets a GPU access another one's memory, where it can: GpuFeature::peer_access is on, and it has not too many peers.
+/// Elsewhere copies between the two pass through the host. Returns whether it does. throws CudaError.
+bool enable_peer_access(int from, int to);
+
+/// What helps against a cudaError_t, for the end of its message: "; update the NVIDIA driver"; empty if nothing is
+/// known.
+const char* remedy(int code);
+
 /// Default capacity of a logical device: its GPU's free memory less 5 %, divided among the logical devices that share
 /// it.
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i);

@@ -7,6 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "runtime/cuda/device.h"
+
 namespace vitrine {
 namespace {
 
@@ -30,7 +32,8 @@ std::string problem_text(cudaError_t code, int driver_version, int runtime_versi
         version_text(driver_version), version_text(runtime_version));
   }
   if (code == cudaErrorNoDevice || code == cudaSuccess) return fmt::format("the driver sees no GPU{}", hidden);
-  return fmt::format("CUDA failed to start: {}: {}{}", cudaGetErrorName(code), cudaGetErrorString(code), hidden);
+  return fmt::format("CUDA failed to start: {}: {}{}{}", cudaGetErrorName(code), cudaGetErrorString(code),
+                     cuda::remedy(code), hidden);
 }
 
 /// Returns false if the GPU does not answer.

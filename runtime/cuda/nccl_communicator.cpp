@@ -50,7 +50,7 @@ struct Captured final : CapturedCollectives {
   std::vector<CollectiveRecord> records;  // in the order of the calls
 };
 
-class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapture {
+class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapture, public RanksInStep {
  public:
   NcclCommunicator(std::shared_ptr<NcclGroup> group, int device)
       : CheckedCommunicator(group->first_rank() + device, group->world_size(), device),
@@ -76,6 +76,7 @@ class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapt
     group_->abort(verdict.empty() ? reason : verdict);
   }
   Reason failure() override { return group_->failure(); }
+  void set_in_step(bool in_step) override { group_->set_in_step(in_step); }
 
   void begin_capture() override { capture_ = std::make_unique<Captured>(); }
   std::unique_ptr<CapturedCollectives> end_capture() override { return std::move(capture_); }
@@ -93,7 +94,7 @@ class NcclCommunicator final : public CheckedCommunicator, public CollectiveCapt
           copy_own_part(ctx, call);
           note(ctx, call);
           if (!call.tree.contributions.empty()) return add_along_tree(ctx, call);
-          group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
+          group_->call(device_, info.name, native_stream(ctx), [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
   /// Tells the process group that this rank begins a collective. A captured collective begins when its graph is
@@ -204,7 +205,7 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const auto place = [&](int r) {
     return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0;
   };
-  VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
+  GroupCalls calls(comm);
   for (int r = 0; r < size(); ++r) {
     if (sends_to(r))
       VITRINE_NCCL_CHECK(
@@ -213,14 +214,14 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
       VITRINE_NCCL_CHECK(
           comm, nccl().Recv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
   }
-  VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
+  calls.end();
 }
 
 void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm) {
   const cudaStream_t stream = native_stream(ctx);
   const bool scatters = call.operation == Operation::scatter;
   const auto part = [&](int r) { return static_cast<size_t>(part_bytes(call, r)); };
-  VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
+  GroupCalls calls(comm);
   if (rank() == call.root) {
     for (int r = 0; r < size(); ++r) {
       if (r == rank() || part(r) == 0) continue;
@@ -239,7 +240,7 @@ void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclC
       VITRINE_NCCL_CHECK(comm, nccl().Send(call.input, part(rank()), ncclInt8, call.root, comm, stream));
     }
   }
-  VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
+  calls.end();
 }
 
 void NcclCommunicator::add_along_tree(ExecContext& ctx, const Call& call) {
@@ -260,12 +261,12 @@ void NcclCommunicator::add_along_tree(ExecContext& ctx, const Call& call) {
     }
   }
   const auto with_peers = [&](const auto& work) {
-    group_->call(device_, comm::operation_name(call.operation), [&](ncclComm_t comm) {
-      VITRINE_NCCL_CHECK(comm, nccl().GroupStart());
+    group_->call(device_, comm::operation_name(call.operation), stream, [&](ncclComm_t comm) {
+      GroupCalls calls(comm);
       for (int r = 0; r < size(); ++r) {
         if (r != rank()) work(comm, r);
       }
-      VITRINE_NCCL_CHECK(comm, nccl().GroupEnd());
+      calls.end();
     });
   };
   const auto send = [&](ncclComm_t comm, const void* data, size_t count, int to) {

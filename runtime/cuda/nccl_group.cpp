@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <deque>
 #include <limits>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
@@ -37,24 +37,6 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   return fmt::format("{}{}{}", nccl().GetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "",
                      detail != nullptr ? detail : "");
 }
-
-/// Between ncclGroupStart and ncclGroupEnd, even if an exception is thrown.
-class GroupCalls {
- public:
-  GroupCalls() { VITRINE_NCCL_CHECK(nullptr, nccl().GroupStart()); }
-  ~GroupCalls() {
-    if (!ended_) nccl().GroupEnd();
-  }
-  GroupCalls(const GroupCalls&) = delete;
-  GroupCalls& operator=(const GroupCalls&) = delete;
-  void end() {
-    ended_ = true;
-    VITRINE_NCCL_CHECK(nullptr, nccl().GroupEnd());
-  }
-
- private:
-  bool ended_ = false;
-};
 
 }  // namespace
 
@@ -81,9 +63,11 @@ NcclGroup::NcclGroup(DeviceGroup& devices, bool owned)
   if (process_group_) timeout_ms_ = std::numeric_limits<int32_t>::max();
   if (process_group_) number_ = process_group_->new_group();
   if (process_group_) handler_ = process_group_->on_failure([this](const Reason& reason) { abort(reason); });
+  if (!process_group_ && size() > 1) watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 NcclGroup::~NcclGroup() {
+  watch_ = {};  // stops it, and waits
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
@@ -95,8 +79,18 @@ NcclGroup::~NcclGroup() {
   cudaGetLastError();
 }
 
-void NcclGroup::call(int index, const char* operation, const std::function<void(ncclComm_t)>& work) {
+void NcclGroup::call(int index, const char* operation, cudaStream_t stream,
+                     const std::function<void(ncclComm_t)>& work) {
   Rank& rank = at(index);
+  const bool in_step = size() > 1 && in_step_.load(std::memory_order_relaxed);
+  const int64_t mine = rank.begun.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (in_step) {
+    const auto is_behind = [mine](const Rank& r) { return r.begun.load(std::memory_order_relaxed) < mine; };
+    wait_while(index, operation, [&] {
+      throw_if_aborted();
+      return std::ranges::any_of(ranks_, is_behind);
+    });
+  }
   ncclComm_t comm = nullptr;
   {
     const std::lock_guard lock(rank.mutex);
@@ -104,7 +98,6 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     comm = rank.comm;
     rank.in_call = true;
   }
-  rank.begun.fetch_add(1, std::memory_order_relaxed);
   const auto leave_call = [&rank] {
     const std::lock_guard lock(rank.mutex);
     rank.in_call = false;
@@ -122,12 +115,19 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     leave_call();
     rethrow_with_prefix(std::current_exception(), rank.name + ": ");
   }
+  wait_while(index, operation, [&] { return in_progress(rank); });
+  if (!in_step) return;
+  VITRINE_CUDA_CHECK_ON(rank.gpu, cudaStreamSynchronize(stream));
+  throw_if_aborted();
+}
+
+void NcclGroup::wait_while(int index, const char* operation, const std::function<bool()>& waits) {
   const Clock::time_point begin = Clock::now(), deadline = begin + std::chrono::milliseconds(timeout_ms_);
   std::optional<ProcessGroup::Waiting> waiting;
-  while (in_progress(rank)) {
+  while (waits()) {
     const Clock::time_point now = Clock::now();
     if (process_group_ && !waiting && now - begin > kAcceptedWithin)
-      waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
+      waiting.emplace(*process_group_, fmt::format("{} of {}", operation, at(index).name));
     if (now > deadline) {
       const std::string reason = lateness(index, operation);
       abort(reason);
@@ -163,6 +163,22 @@ void NcclGroup::throw_if_aborted() {
   if (!reason_.empty()) throw CommError(reason_);
 }
 
+void NcclGroup::watch(const std::stop_token& stop) {
+  const std::chrono::milliseconds timeout(timeout_ms_);
+  const auto begun_of = [](const Rank& rank) { return rank.begun.load(std::memory_order_relaxed); };
+  int64_t least = 0;
+  Clock::time_point since = Clock::now();  // that the last rank is where it is
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, stop, timeout / 8, [&] { return !reason_.empty(); }) && !stop.stop_requested()) {
+    const auto [last, first] = std::ranges::minmax_element(ranks_, {}, begun_of);
+    const int64_t begun = begun_of(*last);
+    if (begun == begun_of(*first) || std::exchange(least, begun) != begun) since = Clock::now();
+    if (Clock::now() - since < timeout) continue;
+    lock.unlock();
+    return abort(lateness(static_cast<int>(first - ranks_.begin()), "a collective"));
+  }
+}
+
 std::string NcclGroup::lateness(int index, const char* operation) {
   std::string late;
   const int64_t mine = at(index).begun.load(std::memory_order_relaxed);
@@ -183,23 +199,29 @@ void NcclGroup::allocate_words(DeviceGroup& devices) {
   }
 }
 
-void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
-  std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
-  for (size_t i = 0; i < list.size(); ++i)
-    ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
+void NcclGroup::call_for_all(const std::function<void(int)>& work) {
   // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
   throw_if_aborted();
   GroupCalls calls;
-  for (int i = 0; i < devices.size(); ++i) {
-    const DeviceScope scope(devices[i].id().index);
+  for (int i = 0; i < size(); ++i) {
+    const DeviceScope scope(at(i).gpu);
+    work(i);
+  }
+  calls.end();
+}
+
+void NcclGroup::start_joining(const std::string& ids) {
+  std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
+  for (size_t i = 0; i < list.size(); ++i)
+    ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
+  call_for_all([&](int i) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     VITRINE_NCCL_CHECK(nullptr, nccl().CommInitRankScalable(&at(i).comm, world_size_, first_rank_ + i,
                                                             static_cast<int>(list.size()), list.data(), &config));
-  }
-  calls.end();
+  });
 }
 
 void NcclGroup::leave_peers() noexcept {
@@ -219,29 +241,35 @@ void NcclGroup::leave_peers() noexcept {
 }
 
 void NcclGroup::create(DeviceGroup& devices) {
-  if (!devices.options().nccl_defaults) {
-    // Engines may be made by several threads. The first one changes the environment, before its own NCCL reads it.
-    static std::mutex environment;
-    const std::lock_guard lock(environment);
-    setenv("NCCL_ALGO", "Ring", 0);
-    setenv("NCCL_PROTO", "Simple", 0);
-    setenv("NCCL_GRAPH_REGISTER", "0", 0);
-  }
   allocate_words(devices);
   const std::string ids = exchange_nccl_ids(devices);
   std::optional<ProcessGroup::Waiting> waiting;
   if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
   std::deque<OutsideMeter> meters;
   for (int i = 0; i < devices.size(); ++i) meters.emplace_back(devices[i].communication(), "nccl");
-  start_joining(devices, ids);
+  start_joining(ids);
+  wait_until_ready("join the group");
+  connect(devices);
+}
+
+void NcclGroup::connect(DeviceGroup& devices) {
+  const auto stream = [&](int i) { return native_stream(devices[i].communication()); };
+  call_for_all([&](int i) {
+    VITRINE_NCCL_CHECK(at(i).comm,
+                       nccl().AllReduce(at(i).word, at(i).word, 1, ncclFloat32, ncclSum, at(i).comm, stream(i)));
+  });
+  wait_until_ready("connect to the other ranks");
+  for (int i = 0; i < size(); ++i) VITRINE_CUDA_CHECK_ON(at(i).gpu, cudaStreamSynchronize(stream(i)));
+}
+
+void NcclGroup::wait_until_ready(const char* what) {
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
     while (in_progress(rank)) {
       if (Clock::now() > deadline) {
         const std::string reason = fmt::format(
-            "NCCL: {} did not join the group within {} ms; is its GPU in use elsewhere? Set NCCL_DEBUG=INFO to learn "
-            "more",
-            rank.name, timeout_ms_);
+            "NCCL: {} did not {} within {} ms; is its GPU in use elsewhere? Set NCCL_DEBUG=INFO to learn more",
+            rank.name, what, timeout_ms_);
         abort(reason);
         throw CommError(reason);
       }
@@ -299,7 +327,7 @@ Reason NcclGroup::failure() {
   }
   for (Rank& rank : ranks_) {
     const std::lock_guard lock(rank.mutex);
-    if (rank.comm == nullptr) continue;
+    if (rank.comm == nullptr || rank.in_call) continue;  // NCCL forbids the question during a call
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = nccl().CommGetAsyncError(rank.comm, &state);
     if (asked != ncclSuccess) state = asked;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <nccl.h>
@@ -54,6 +55,25 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, co
 #define VITRINE_NCCL_CHECK(comm, expression) \
   ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE_NAME__, __LINE__)
 
+/// Between ncclGroupStart and ncclGroupEnd, even if an exception is thrown.
+class GroupCalls {
+ public:
+  explicit GroupCalls(ncclComm_t comm = nullptr) : comm_(comm) { VITRINE_NCCL_CHECK(comm_, nccl().GroupStart()); }
+  ~GroupCalls() {
+    if (!ended_) nccl().GroupEnd();
+  }
+  GroupCalls(const GroupCalls&) = delete;
+  GroupCalls& operator=(const GroupCalls&) = delete;
+  void end() {
+    ended_ = true;
+    VITRINE_NCCL_CHECK(comm_, nccl().GroupEnd());
+  }
+
+ private:
+  ncclComm_t comm_;
+  bool ended_ = false;
+};
+
 /// NCCL's communicators of this process's devices in one group, and operations that concern all of them.
 ///
 /// Communicators that it creates are non-blocking, although NCCL then starts a thread for each call: a rank that does
@@ -66,12 +86,15 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  /// Creates communicators and waits until all ranks have joined. throws CommError
+  /// Creates communicators, waits until all ranks have joined, and connects them. throws CommError
   void create(DeviceGroup& devices);
   /// Takes the communicators of DeviceGroupOptions. throws ConfigError if they do not match the devices
   void adopt(DeviceGroup& devices);
-  /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it.
-  void call(int index, const char* operation, const std::function<void(ncclComm_t)>& work);
+  /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it. In
+  /// step, it begins when all ranks of this process have come here, and ends with its work on the stream.
+  void call(int index, const char* operation, cudaStream_t stream, const std::function<void(ncclComm_t)>& work);
+  /// See RanksInStep. Between collectives.
+  void set_in_step(bool in_step) { in_step_.store(in_step, std::memory_order_relaxed); }
   /// throws CommError if the group or the process group is broken.
   void throw_if_broken();
   /// Aborts the communicators, and with them calls that wait for their peers, from any thread. NCCL frees them when the
@@ -103,13 +126,23 @@ class NcclGroup {
     std::atomic<int64_t> begun{0};  // calls
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  /// Calls work(i) for each rank of this process, in one group of calls.
+  void call_for_all(const std::function<void(int)>& work);
   /// ids  as exchange_nccl_ids() returns them
-  void start_joining(DeviceGroup& devices, const std::string& ids);
+  void start_joining(const std::string& ids);
   /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so
   /// soon.
   void leave_peers() noexcept;
+  /// Connects the ranks: NCCL 2.22 and newer takes most of its memory in the first collective.
+  void connect(DeviceGroup& devices);
+  void wait_until_ready(const char* what);
   /// throws the reason if the group is aborted, or an asynchronous error.
   bool in_progress(Rank& rank);
+  /// Waits while waits() holds. throws CommError after an abort, and aborts after the deadline.
+  void wait_while(int index, const char* operation, const std::function<bool()>& waits);
+  /// Aborts when one rank of this process is behind another for the whole deadline: its thread may wait inside CUDA,
+  /// for the work of a GPU that waits for this rank.
+  void watch(const std::stop_token& stop);
   void throw_if_aborted();
   /// Why a call of the rank has waited too long.
   std::string lateness(int index, const char* operation);
@@ -122,8 +155,11 @@ class NcclGroup {
   std::shared_ptr<ProcessGroup> process_group_;  // null if this process is alone
   int number_ = 0;
   uint64_t handler_ = 0;
+  std::atomic<bool> in_step_{false};
   std::mutex mutex_;
   Reason reason_;
+  std::condition_variable_any ends_;
+  std::jthread watch_;  // where no process group watches several ranks
 };
 
 }  // namespace vitrine::cuda

@@ -11,6 +11,7 @@
 #include "runtime/comm/fused.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/communicators.h"
+#include "runtime/cuda/device.h"
 #include "runtime/cuda/fused_sum.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
@@ -254,10 +255,8 @@ std::vector<std::unique_ptr<Communicator>> make_peer_communicators(DeviceGroup& 
   }
   for (int a = 0; a < devices.size(); ++a) {
     for (int b = 0; b < devices.size(); ++b) {
-      int reaches = 1;
       const int from = devices[a].id().index, to = devices[b].id().index;
-      if (from != to) VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
-      if (reaches != 0) continue;
+      if (from == to || enable_peer_access(from, to)) continue;
       throw UnsupportedError(
           fmt::format("make_communicators: cuda:{} cannot access the memory of cuda:{}, and NCCL cannot be used ({}); "
                       "use one logical "

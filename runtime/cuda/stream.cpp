@@ -66,7 +66,11 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
     : Stream(identity, checker), stream_(given), owned_(given == nullptr) {
   cuda::initialize_nvtx();
   const cuda::DeviceScope scope(identity.device.index);
-  if (owned_) VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  // Blocks of collectives, which other GPUs wait for, start before those of kernels that are queued already.
+  int usual = 0, highest = 0;
+  VITRINE_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&usual, &highest));
+  const int priority = identity.role == StreamRole::communication ? highest : usual;
+  if (owned_) VITRINE_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
   VITRINE_CUDA_CHECK(cudaEventCreate(&anchor_));
   VITRINE_CUDA_CHECK(cudaEventCreate(&next_anchor_));
   set_anchor();

@@ -68,6 +68,20 @@ class CudnnConv2dTest : public DtypeTest {
     ctx().release_workspace();
     ctx().reserve_workspace(bytes);
   }
+  void check_off(GpuFeature feature, int convolutions, int launches) {
+    reserve(kWorkspace);
+    const Conv2dCase c = small_case();
+    setenv(variable_of(feature), "off: the driver is too old", 1);
+    for (const char* when : {"at first", "later"}) {
+      device.synchronize();
+      standins::take_call_counts();
+      check_forward(device, c, kDispatched, is_half() ? false : true);
+      const standins::CallCounts counts = standins::take_call_counts();
+      EXPECT_EQ(counts.convolutions, convolutions) << when;
+      EXPECT_EQ(counts.launches, launches) << when << ": bias and ReLU; columns, then ReLU";
+      unsetenv(variable_of(feature));
+    }
+  }
   Names implementations_of(const char* operation) { return implementations(ctx(), operation); }
   Names reasons_of(const char* operation) { return reasons(ctx(), operation); }
   std::string rounded_name() const { return std::string("cuDNN, gradient rounded to ") + dtype_name(dtype()); }
@@ -98,21 +112,19 @@ TEST_P(CudnnConv2dTest, ReluKeepsNaN) {
   EXPECT_EQ(implementations_of("conv2d_forward"), Names{"cuDNN"});
 }
 
-/// By the environment: without bias and ReLU in its graphs, and not at all.
-TEST_P(CudnnConv2dTest, CanBeTurnedOff) {
+/// By the environment, which a context reads once: without bias and ReLU in its graphs, and not at all.
+TEST_P(CudnnConv2dTest, BiasAndReluCanBeTurnedOff) { check_off(GpuFeature::fused_epilogues, 1, 1); }
+TEST_P(CudnnConv2dTest, CanBeTurnedOff) { check_off(GpuFeature::cudnn, 0, 2); }
+
+TEST_P(CudnnConv2dTest, APlanWithoutTensorCoresIsNamed) {
+  standins::set_convolution_engines({{.index = 2}});
   reserve(kWorkspace);
-  const Conv2dCase c = small_case();
-  for (const auto& [feature, convolutions, launches] :
-       {std::tuple{GpuFeature::fused_epilogues, 1, 1}, {GpuFeature::cudnn, 0, 2}}) {
-    setenv(variable_of(feature), "off: the driver is too old", 1);
-    device.synchronize();
-    standins::take_call_counts();
-    check_forward(device, c, kDispatched, is_half() ? false : true);
-    const standins::CallCounts counts = standins::take_call_counts();
-    EXPECT_EQ(counts.convolutions, convolutions);
-    EXPECT_EQ(counts.launches, launches) << "bias and ReLU; columns, then ReLU";
-    unsetenv(variable_of(feature));
-  }
+  check_all(small_case());
+  const std::string name = is_half() ? "cuDNN without tensor cores" : "cuDNN";
+  EXPECT_EQ(implementations_of("conv2d_forward"), Names{name});
+  EXPECT_EQ(implementations_of("conv2d_backward_data"), Names{name});
+  EXPECT_EQ(implementations_of("conv2d_backward_weight"),
+            Names{is_half() ? name + ", gradient rounded to " + dtype_name(dtype()) : name});
 }
 
 TEST_P(CudnnConv2dTest, RunsAsOneCallAndGivesTheSameBitsEveryTime) {
@@ -142,8 +154,8 @@ TEST_P(CudnnConv2dTest, RunsAsOneCallAndGivesTheSameBitsEveryTime) {
 /// What lies in the arena beside the workspace of the plan: zeros for a bias, and rounded gradients. The plan fills its
 /// workspace with garbage.
 TEST_P(CudnnConv2dTest, PiecesOfTheArenaDoNotOverlap) {
-  standins::set_convolution_engines(
-      {{.index = 1, .workspace_bytes = kScratch + kPiece}, {.index = 2, .workspace_bytes = kScratch}});
+  standins::set_convolution_engines({{.index = 1, .workspace_bytes = kScratch + kPiece, .tensor_cores = is_half()},
+                                     {.index = 2, .workspace_bytes = kScratch, .tensor_cores = is_half()}});
   const Conv2dCase c = make_case(device, dtype(), {3, 11, 9, 3}, {8, 2, 2, 3}, {1, 1, true}, 1);
   reserve(kScratch + kPiece);
   check_all(c);
@@ -165,7 +177,7 @@ TEST_P(CudnnConv2dTest, AnArenaThatIsTooSmallForAPieceIsNamed) {
 }
 
 TEST_P(CudnnConv2dTest, WithoutAnArenaReluWithoutABiasIsOurs) {
-  standins::set_convolution_engines({{.index = 2}});
+  standins::set_convolution_engines({{.index = 2, .tensor_cores = is_half()}});
   // A window of one pixel is a product, which needs no arena.
   const Conv2dCase c = make_case(device, dtype(), {3, 4, 5, 8}, {16, 1, 1, 8}, {1, 0, true}, 1);
   check_forward(device, c, kDispatched, false);
@@ -198,7 +210,8 @@ TEST_P(CudnnConv2dTest, TheNeedIsExact) {
 }
 
 TEST_P(CudnnConv2dTest, MisalignedTensorsTakeAnotherEngine) {
-  standins::set_convolution_engines({{.index = 1, .least_alignment = 16}, {.index = 2}});
+  standins::set_convolution_engines(
+      {{.index = 1, .least_alignment = 16, .tensor_cores = is_half()}, {.index = 2, .tensor_cores = is_half()}});
   reserve(kWorkspace);
   const Conv2dCase c = small_case();
   Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
@@ -222,8 +235,8 @@ TEST_P(CudnnConv2dTest, MisalignedTensorsTakeAnotherEngine) {
 
 TEST_P(CudnnConv2dTest, EnginesOfTheFallbackHeuristicServeIfNoOtherDoes) {
   using Proposed = ConvolutionEngine::Proposed;
-  standins::set_convolution_engines(
-      {{.index = 1, .deterministic = false, .proposed = Proposed::both}, {.index = 2, .proposed = Proposed::fallback}});
+  standins::set_convolution_engines({{.index = 1, .deterministic = false, .proposed = Proposed::both},
+                                     {.index = 2, .tensor_cores = is_half(), .proposed = Proposed::fallback}});
   reserve(kWorkspace);
   check_all(small_case());
   EXPECT_EQ(implementations_of("conv2d_forward"), Names{"cuDNN"});

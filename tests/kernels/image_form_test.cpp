@@ -65,7 +65,8 @@ TEST_P(ImageFormTest, ResizedAndAugmentedImagesArePackedBitForBit) {
   for (const ImageForm& form : kForms) {
     constexpr int64_t kSamples = 4;
     const Shape plain = form.image_shape(kSamples);
-    for (const Shape& source : {Shape{kSamples, 8, 9, form.channels}, plain}) {
+    // A row of the wide one has no room in a block's shared memory.
+    for (const Shape& source : {Shape{kSamples, 8, 9, form.channels}, Shape{kSamples, 2, 4097, form.channels}, plain}) {
       const Tensor images = device.tensor(source, random_integers<uint8_t>(source.numel(), ++seed, 0, 255));
       const Tensor samples = device.tensor({kSamples}, random_integers<int32_t>(kSamples, ++seed, 0, INT32_MAX));
       const Augmentation augmentation{true, 2, 4};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
@@ -169,13 +170,28 @@ TEST_F(CudaUse, MemoryOutsideThePoolsHasOwners) {
     for (const OutsideBytes& owner : group[d].outside_bytes()) owners[owner.owner] = owner.bytes;
     std::map<std::string, int64_t> expected = {{"context", standins::kContextBytes},
                                                {"cublaslt", standins::kHandleBytes},
-                                               {"nccl", standins::kCommunicatorBytes}};
+                                               {"nccl", standins::kCommunicatorBytes + standins::kConnectionBytes}};
     if (standins::has_cudnn()) expected["cudnn"] = standins::kHandleBytes;
     EXPECT_EQ(owners, expected) << group[d].name();
     int64_t outside_bytes = 0;
     for (const auto& [owner, bytes] : expected) outside_bytes += bytes;
     EXPECT_EQ(group[d].gpu_used_bytes(), standins::allocated_bytes(d) + outside_bytes);
   }
+}
+
+TEST_F(CudaUse, MemoryThatOthersHoldIsNamed) {
+  const Model model = random_model(1);
+  void* held = nullptr;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&held, size_t{3} << 30), cudaSuccess);
+  {
+    DeviceGroup group({.devices = {{Backend::cuda, 0}}});
+    const std::string text = error_of<OutOfMemory>([&] {
+      const Engine engine(model, group, small_config(model, 1 << 20), {{1 << 20}, {}});
+    });
+    expect_contains(text, " of the GPU were in use before, by other processes or devices");
+  }
+  EXPECT_EQ(cudaFree(held), cudaSuccess);
 }
 
 /// By whether steps are replayed as CUDA graphs.

@@ -149,7 +149,7 @@ cudaError_t launch(const void* host, dim3 grid, dim3 block, void** args, size_t 
   made.find_region = [device, blocks = blocks_of(made.parameters)](uintptr_t p, ptx::Region& region) {
     return find_region(*device, blocks, p, region);
   };
-  return standins::queue_kernel(stream, dim3(1), dim3(1), standins::Threads::independent, {},
+  return standins::queue_kernel(stream, dim3(1), dim3(1), standins::Threads::independent, kernel, {},
                                 [kernel, device, made = std::move(made)] {
                                   const int code = ptx::run(*kernel, made);
                                   if (code != 0) device->error.store(code, std::memory_order_relaxed);

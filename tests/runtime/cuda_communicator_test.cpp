@@ -4,7 +4,10 @@
 
 #include <nccl.h>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
+#include "runtime/host_buffer.h"
 #include "tests/runtime/communicator_group.h"
 #include "tests/standins/controls.h"
 #include "tests/support/error_of.h"
@@ -63,20 +66,14 @@ TEST_F(CudaCommunicator, DescribesHowItCommunicates) {
   }
 }
 
-TEST_F(CudaCommunicator, NcclChoosesOnlyOnRequest) {
+TEST_F(CudaCommunicator, NcclChoosesUnlessTheProgramFixesTheOrderOfSums) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
   for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_GRAPH_REGISTER"}) unsetenv(name);
-  DeviceGroupOptions options = quick(2);
-  options.nccl_defaults = true;
-  {
-    DeviceGroup devices(options);
-    expect_contains(
-        make_communicators(devices)[0]->description(),
-        "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
-    EXPECT_EQ(std::getenv("NCCL_GRAPH_REGISTER"), nullptr);
-  }
-  options.nccl_defaults = false;
-  DeviceGroup devices(options);
+  DeviceGroup devices(quick(2));
+  expect_contains(make_communicators(devices)[0]->description(),
+                  "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
+  EXPECT_EQ(std::getenv("NCCL_GRAPH_REGISTER"), nullptr) << "other threads may read the environment";
+  fix_order_of_sums();
   const std::string text = make_communicators(devices)[0]->description();
   EXPECT_EQ(text.substr(text.find("algorithm")), "algorithm Ring, protocol Simple");
   EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0") << "a graph's sums have the bits of issued ones";
@@ -88,7 +85,10 @@ TEST_F(CudaCommunicator, AMissingRankIsNamedWithinTheDeadline) {
   const Tensor t = devices[0].compute().allocate({4}, DType::f32, Category::communication, "t");
   const Clock::time_point begin = Clock::now();
   const std::vector<std::string> errors = errors_of(3, [&](int r) {
-    if (r != 1) communicators[static_cast<size_t>(r)]->barrier(devices[r].compute());
+    if (r == 1) return;
+    communicators[static_cast<size_t>(r)]->barrier(devices[r].compute());
+    devices[r].compute().stream().synchronize();  // NCCL accepts the call at once
+    communicators[static_cast<size_t>(r)]->barrier(devices[r].compute());
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   for (const int r : {0, 2}) {
@@ -119,6 +119,82 @@ TEST_F(CudaCommunicator, AbortEndsWaitingRanks) {
       errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
   EXPECT_EQ(none, std::vector<std::string>(2));
   devices.synchronize();
+}
+
+/// Two ranks, of which the second launches a kernel for the first time while the first one's collective waits for it,
+/// and after the first one has begun to launch one too.
+std::vector<std::string> errors_of_first_launches(DeviceGroup& devices,
+                                                  std::vector<std::unique_ptr<Communicator>>& communicators) {
+  const HostBuffer words(2 * size_of(DType::i32), devices.host_memory());
+  std::vector<Tensor> numbers;
+  for (int r = 0; r < 2; ++r)
+    numbers.push_back(devices[r].compute().allocate({1}, DType::i32, Category::activations, "a number"));
+  const auto launch = [&](int r) {
+    copy_blocks(devices[r].compute(),
+                {{CopiedBlock{words.view({2}, DType::i32).rows(r, r + 1), numbers[static_cast<size_t>(r)]}}});
+  };
+  const std::vector<std::string> errors = errors_of(2, [&](int r) {
+    if (r == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      launch(r);
+    }
+    communicators[static_cast<size_t>(r)]->barrier(devices[r].communication());
+    if (r == 0) launch(r);
+    communicators[static_cast<size_t>(r)]->barrier(devices[r].communication());
+  });
+  devices.synchronize();
+  return errors;
+}
+
+TEST_F(CudaCommunicator, ARankThatWaitsInsideCudaIsNamedWithinTheDeadline) {
+  if (!uses_nccl()) GTEST_SKIP() << "other ranks' kernels do not wait";
+  DeviceGroup devices(quick(2));
+  auto communicators = make_communicators(devices);
+  const Clock::time_point begin = Clock::now();
+  for (const std::string& error : errors_of_first_launches(devices, communicators))
+    expect_contains(error, "rank 1 (" + devices[1].name() + ") have not issued it");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(CudaCommunicator, RanksInStepMayLaunchNewKernels) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  DeviceGroupOptions options = quick(2);
+  options.comm_timeout_ms = 20000;
+  DeviceGroup devices(options);
+  auto communicators = make_communicators(devices);
+  dynamic_cast<RanksInStep&>(*communicators[0]).set_in_step(true);
+  EXPECT_EQ(errors_of_first_launches(devices, communicators), std::vector<std::string>(2));
+}
+
+TEST_F(CudaCommunicator, AnErrorInAGroupOfCallsClosesIt) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  for (int64_t n = 1;; ++n) {
+    ASSERT_LT(n, 1000) << "ncclSend never failed";
+    DeviceGroup devices(quick(2));
+    auto communicators = make_communicators(devices);
+    std::vector<Tensor> in, out;
+    for (int r = 0; r < 2; ++r) {
+      in.push_back(devices[r].compute().allocate({2}, DType::f32, Category::communication, "in"));
+      out.push_back(devices[r].compute().allocate({2}, DType::f32, Category::communication, "out"));
+    }
+    std::string failed;
+    on_threads(2, [&](int r) {
+      const auto i = static_cast<size_t>(r);
+      if (r == 0) standins::fail_call(n);
+      try {
+        communicators[i]->all_to_all(devices[r].compute(), in[i], out[i]);
+      } catch (const Error& error) {
+        communicators[i]->abort(error.reason());
+      }
+      if (r != 0) return;
+      failed = standins::failed_call();
+      standins::fail_call(0);
+      EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "a group is open after " << failed;
+    });
+    communicators[0]->abort("the test ends");
+    devices.synchronize();
+    if (failed == "ncclSend") return;
+  }
 }
 
 TEST_F(CudaCommunicator, DisagreementOfPeersNamesTheFields) {

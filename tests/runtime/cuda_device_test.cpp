@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/copy.h"
+#include "runtime/cuda/device.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
@@ -302,6 +304,39 @@ TEST_F(CudaStandins, AHiddenGpuIsReported) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+TEST_F(CudaStandins, AGpuWithTooManyPeersCopiesThroughTheHost) {
+  standins::configure({.most_peers = 1});
+  DeviceGroup group(gpus(3));
+  std::vector<int32_t> sent(1000, 7), got(1000);
+  const Tensor from = group[0].compute().allocate({1000}, DType::i32, Category::staging, "from");
+  const Tensor to = group[2].compute().allocate({1000}, DType::i32, Category::staging, "to");
+  copy(group[0].compute(), View{sent.data(), {1000}, DType::i32, DeviceId::host()}, from);
+  group.synchronize();
+  copy(group[2].compute(), from, to);
+  copy(group[2].compute(), to, View{got.data(), {1000}, DType::i32, DeviceId::host()});
+  group.synchronize();
+  EXPECT_EQ(got, sent);
+}
+
+TEST_F(CudaStandins, AGpuThatAnotherProcessUsesAloneIsNamedWithTheRemedy) {
+  standins::configure({.taken = 0});
+  expect_contains(error_of<CudaError>([] { DeviceGroup group(whole_gpus({0})); }), "cudaErrorDevicesUnavailable",
+                  "exclusive compute mode");
+  for (const cudaError_t code :
+       {cudaErrorSystemNotReady, cudaErrorNotPermitted, cudaErrorECCUncorrectable, cudaErrorStubLibrary})
+    EXPECT_STRNE(cuda::remedy(code), "");
+}
+
+TEST_F(CudaStandins, CollectivesComeBeforeKernels) {
+  DeviceGroup group(gpus(1));
+  int usual = 0, highest = 0, compute = 0, communication = 0;
+  ASSERT_EQ(cudaDeviceGetStreamPriorityRange(&usual, &highest), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(cuda::native_stream(group[0].compute()), &compute), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(cuda::native_stream(group[0].communication()), &communication), cudaSuccess);
+  EXPECT_EQ(compute, usual);
+  EXPECT_EQ(communication, highest);
+}
+
 TEST_F(CudaStandins, GpusAndTheirPeersAreListed) {
   standins::configure({.device_count = 3});
   const GpuReport report = query_gpus(true);
@@ -382,6 +417,24 @@ TEST_F(CudaStandins, LibrariesGetMemoryOutsideThePools) {
   standins::configure({.device_count = 1, .capacity_bytes = int64_t{16} << 30});
   DeviceGroup group(whole_gpus({0}));
   EXPECT_EQ(group[0].pool().capacity_bytes(), (int64_t{16} << 30) - standins::kContextBytes - (int64_t{3} << 29));
+}
+
+TEST_F(CudaStandins, EnlargedBuffersOfNcclStayOutsideThePools) {
+  standins::configure({.device_count = 2, .capacity_bytes = int64_t{16} << 30});
+  const auto capacity = [](const std::vector<int>& gpus) {
+    DeviceGroup group(whole_gpus(gpus));
+    return group[0].pool().capacity_bytes();
+  };
+  const int64_t usual = capacity({0, 1});
+  setenv("NCCL_BUFFSIZE", "16777216", 1);
+  EXPECT_EQ(usual - capacity({0, 1}), int64_t{32 * 12} << 20) << "32 channels";
+  EXPECT_EQ(capacity({0}), usual) << "a GPU alone does not use NCCL";
+  setenv("NCCL_MAX_NCHANNELS", "2", 1);
+  EXPECT_EQ(usual - capacity({0, 1}), int64_t{2 * 12} << 20);
+  setenv("NCCL_BUFFSIZE", "1048576", 1);
+  EXPECT_EQ(capacity({0, 1}), usual);
+  unsetenv("NCCL_MAX_NCHANNELS");
+  unsetenv("NCCL_BUFFSIZE");
 }
 
 #endif

@@ -18,8 +18,9 @@ class GpuFeatures : public ::testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     unsetenv("VITRINE_CUDA_SAFE");
-    for (const GpuFeature feature : {GpuFeature::overlapping_launches, GpuFeature::graphs,
-                                     GpuFeature::graph_collectives, GpuFeature::fused_epilogues, GpuFeature::cudnn})
+    for (const GpuFeature feature :
+         {GpuFeature::overlapping_launches, GpuFeature::graphs, GpuFeature::graph_collectives,
+          GpuFeature::fused_epilogues, GpuFeature::cudnn, GpuFeature::peer_access})
       unsetenv(variable_of(feature));
   }
   static void set(GpuFeature feature, const char* value) { setenv(variable_of(feature), value, 1); }
@@ -45,12 +46,15 @@ TEST_F(GpuFeatures, VariablesTurnThemOnAndOff) {
             "VITRINE_CUDA_GRAPHS is 'perhaps'; expected on or off");
 }
 
-TEST_F(GpuFeatures, SafeModeTurnsAllButCudnnOff) {
+TEST_F(GpuFeatures, SafeModeTurnsAllButCudnnAndPeerAccessOff) {
   EXPECT_EQ(gpu_safe_hint(), "; VITRINE_CUDA_SAFE=1 avoids what no GPU has run yet");
   setenv("VITRINE_CUDA_SAFE", "1", 1);
   set(GpuFeature::overlapping_launches, "on");
-  for (const GpuFeatureState& feature : gpu_features())
-    EXPECT_EQ(feature.off, feature.variable == std::string("VITRINE_CUDNN") ? "" : "VITRINE_CUDA_SAFE is 1");
+  for (const GpuFeatureState& feature : gpu_features()) {
+    const std::string variable = feature.variable;
+    const bool stays = variable == "VITRINE_CUDNN" || variable == "VITRINE_PEER_ACCESS";
+    EXPECT_EQ(feature.off, stays ? "" : "VITRINE_CUDA_SAFE is 1") << variable;
+  }
   EXPECT_EQ(gpu_safe_hint(), "");
   setenv("VITRINE_CUDA_SAFE", "yes", 1);
   EXPECT_EQ(error_of<ConfigError>([] { is_gpu_safe_mode(); }), "VITRINE_CUDA_SAFE is 'yes'; expected 0 or 1");

@@ -16,20 +16,29 @@ struct Machine {
   int64_t capacity_bytes =
       int64_t{4} << 30;  // of each device, touched lazily; the first use of a device takes kContextBytes of it
   bool peer_access = true;
+  int most_peers = 8;                // to which a device enables access
+  bool garbles_peer_copies = false;  // as behind some IOMMUs
+  int taken = -1;                    // a device that another process uses alone
   int compute_major = 9, compute_minor = 0;
   int other_kind = -1;  // a device with another name than the others
   Driver driver = Driver::present;
+  bool lazy_loading = true;   // the first launch of a function on a device keeps the other threads of its process from
+                              // loading another, and waits for all work of the device
+  bool cudnn_aborts = false;  // it ends the process when it plans, as without its cuBLASLt
+  bool cudnn_of_cuda_77 = false;
 };
 // What else takes memory of a device.
 inline constexpr int64_t kContextBytes = int64_t{8} << 20, kHandleBytes = int64_t{1} << 20,
-                         kCommunicatorBytes = int64_t{2} << 20;
+                         kCommunicatorBytes = int64_t{2} << 20,
+                         kConnectionBytes = int64_t{3} << 20;  // from a communicator's first collective on
 
 /// Creates another machine: new devices without errors, with full capacity. Objects of the old one must have been
 /// destroyed.
 /// throws std::logic_error listing the remaining ones.
 ///   CUDA_VISIBLE_DEVICES applies at each configure() and at the start of the process, as in CUDA. The environment
 ///     variable
-///   VITRINE_STANDIN_DEVICES=N (0: no GPU; "no-driver") configures a whole process.
+///   VITRINE_STANDIN_DEVICES=N (0: no GPU; "no-driver") configures a whole process, as does VITRINE_STANDIN_FAULT:
+///   "taken" (device 0), "garbled" (peer copies), "cudnn" (aborts), or "cuda77" (its cuDNN).
 void configure(const Machine& machine);
 /// configure() with the defaults.
 void reset();

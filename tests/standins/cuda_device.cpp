@@ -60,6 +60,8 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
      "peer access is not supported between these two devices"},
+    {cudaErrorTooManyPeers, "cudaErrorTooManyPeers", "peer mapping resources exhausted"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
@@ -118,6 +120,7 @@ cudaError_t cudaSetDevice(int index) {
   cudaError_t code = cudaSuccess;
   Device* const device = known_device(index, code);
   if (device == nullptr) return set_last_error(code);
+  if (device->physical == standins::state().machine.taken) return set_last_error(cudaErrorDevicesUnavailable);
   standins::make_context(*device);  // since CUDA 12
   standins::current_index() = index;
   return cudaSuccess;
@@ -217,6 +220,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   const std::unique_lock lock(standins::state().mutex);
   bool& enabled = device->peers[static_cast<size_t>(peer)];
   if (enabled) return set_last_error(cudaErrorPeerAccessAlreadyEnabled);
+  if (std::ranges::count(device->peers, true) >= standins::state().machine.most_peers)
+    return set_last_error(cudaErrorTooManyPeers);
   enabled = true;
   return cudaSuccess;
 }

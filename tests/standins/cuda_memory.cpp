@@ -252,7 +252,14 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     explain("cudaMemcpyPeerAsync: the %s %p is not memory of device %d", name, p, index);
     return set_last_error(cudaErrorInvalidValue);
   }
-  return copy("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  const cudaError_t queued = copy("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  if (queued != cudaSuccess || bytes == 0 || to_device == from_device || !state().machine.garbles_peer_copies)
+    return queued;
+  const std::shared_lock lock(state().mutex);
+  const int other = stream->device.index == to_device ? from_device : to_device;
+  if (stream->device.peers[static_cast<size_t>(other)])
+    stream->enqueue([last = static_cast<std::byte*>(to) + bytes - 1] { *last ^= std::byte{1}; });
+  return queued;
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {

@@ -19,7 +19,7 @@ namespace {
 class CudaRuntime : public ::testing::Test {
  protected:
   void SetUp() override {
-    reset();
+    configure({.lazy_loading = false});
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   }
   void TearDown() override {
@@ -330,6 +330,33 @@ TEST_F(CudaRuntime, MachinesWithoutGpuOrDriverReportIt) {
   EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
   EXPECT_EQ(can, 0);
   EXPECT_EQ(cudaSetDevice(3), cudaErrorInvalidDevice);
+}
+
+TEST_F(CudaRuntime, TheFirstLaunchOfAFunctionWaitsForItsDevice) {
+  configure({});
+  const cudaStream_t a = make_stream(0), b = make_stream(0);
+  int* const p = device_memory<int>(0, 3);
+  for (const bool first : {true, false}) {
+    Gate gate;
+    gate.block(a);
+    std::atomic<bool> launched{false};
+    std::thread launcher([&] {
+      EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+      cuda::launch(b, increment, dim3(1), dim3(3), p);
+      launched = true;
+    });
+    if (first) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_FALSE(launched) << "work on another stream is not done";
+      gate.open = true;
+    }
+    launcher.join();
+    gate.open = true;
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  cudaFree(p);
+  cudaStreamDestroy(a);
+  cudaStreamDestroy(b);
 }
 
 TEST_F(CudaRuntime, VisibleDevicesAreSelectedAndRenumbered) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for the CUDA runtime: streams, events, launches.
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "runtime/cpu/futex.h"
 #include "tests/standins/launch.h"
@@ -76,6 +78,11 @@ void CUstream_st::synchronize() {
   completed_.load(std::memory_order_acquire);
 }
 
+void CUstream_st::wait_unordered() {
+  const uint32_t target = issued_.load(std::memory_order_relaxed);
+  wait_until(completed_, sleepers_, [target](uint32_t seen) { return static_cast<int32_t>(seen - target) >= 0; });
+}
+
 void CUevent_st::Record::reach() { publish(reached, 1, sleepers); }
 
 void CUevent_st::Record::wait() {
@@ -120,15 +127,30 @@ bool is_live(cudaStream_t stream, const char* call) {
   return false;
 }
 
-void drain(int device) {
+namespace {
+
+std::vector<std::shared_ptr<CUstream_st>> streams_of(int device) {
   std::vector<std::shared_ptr<CUstream_st>> streams;
-  {
-    const std::shared_lock lock(state().mutex);
-    for (const auto& [handle, stream] : state().streams) {
-      if (stream->device.index == device) streams.push_back(stream);
-    }
+  const std::shared_lock lock(state().mutex);
+  for (const auto& [handle, stream] : state().streams) {
+    if (stream->device.index == device) streams.push_back(stream);
   }
-  for (const auto& stream : streams) stream->synchronize();
+  return streams;
+}
+
+}  // namespace
+
+void drain(int device) {
+  for (const auto& stream : streams_of(device)) stream->synchronize();
+}
+
+void load_function(cudaStream_t stream, uint64_t function) {
+  Device& device = stream->device;
+  if (!state().machine.lazy_loading || stream->capture != nullptr || !device.loaded.insert(function)) return;
+  std::atomic<bool>& loading = state().loading[static_cast<size_t>(device.process.load(std::memory_order_relaxed))];
+  while (loading.exchange(true, std::memory_order_relaxed)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  for (const auto& busy : streams_of(device.index)) busy->wait_unordered();
+  loading.store(false, std::memory_order_relaxed);
 }
 
 void drain_all() {
@@ -360,7 +382,7 @@ bool fits(dim3 grid, dim3 block) {
          grid.z <= 65535;
 }
 
-cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads,
+cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, const void* function,
                          std::span<const void* const> pointers, std::function<void()> thread_body) {
   if (note_call(Call::launch)) return set_last_error(cudaErrorUnknown);
   if (!is_live(stream, "a launch")) return set_last_error(cudaErrorInvalidResourceHandle);
@@ -376,6 +398,7 @@ cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads thr
             block.x, block.y, block.z);
     return set_last_error(cudaErrorInvalidConfiguration);
   }
+  load_function(stream, reinterpret_cast<uintptr_t>(function));
   bool fails = device->launches_to_failure.load() > 0 && device->launches_to_failure.fetch_sub(1) == 1;
   for (size_t i = 0; i < pointers.size(); ++i) {
     const std::string name = "a kernel's parameter " + std::to_string(i);

@@ -145,6 +145,7 @@ cudnnStatus_t vitrine::standins::cudnn::finalize_variant_pack(Object& pack) {
 }
 
 size_t cudnnGetVersion() { return cudnn_version; }
+size_t cudnnGetCudartVersion() { return standins::state().machine.cudnn_of_cuda_77 ? 77000 : CUDART_VERSION; }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
 #define VITRINE_STATUS(name) \
@@ -258,6 +259,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     perform(run);
     device.simulated_ns.fetch_add(run.simulated_ns, std::memory_order_relaxed);
   };
+  // Another shape may be another kernel.
+  standins::load_function(handle->stream,
+                          2 + static_cast<uint64_t>(run.convolution.x_bytes() * 31 + run.convolution.w_bytes() * 1009 +
+                                                    static_cast<int>(run.convolution.pass)));
   if (standins::queue_work(handle->stream, touches, work) == cudaSuccess) return CUDNN_STATUS_SUCCESS;
   return refuse(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the device or the capture has failed");
 }

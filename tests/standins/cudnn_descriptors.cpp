@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -360,6 +361,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const std::shared_ptr<cudnn::Object> object = cudnn::live_object(descriptor);
   if (object == nullptr) return cudnn::no_descriptor("cudnnBackendFinalize", descriptor);
+  if (object->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && vitrine::standins::state().machine.cudnn_aborts) {
+    std::fputs("Invalid handle. Cannot load symbol cublasLtGetVersion\n", stderr);
+    std::abort();
+  }
   if (object->finalized)
     return cudnn::refuse(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: a descriptor of type %d is finalized already",
                          object->type);

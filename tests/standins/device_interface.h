@@ -212,8 +212,8 @@ void launch_on(Threads threads, cudaStream_t stream, void (*kernel)(Params...), 
         return std::array<const void*, sizeof...(Params) + 1>{pointer_in(p)..., nullptr};
       },
       parameters);
-  VITRINE_CUDA_CHECK(
-      queue_kernel(stream, grid, block, threads, pointers, [kernel, parameters] { std::apply(kernel, parameters); }));
+  VITRINE_CUDA_CHECK(queue_kernel(stream, grid, block, threads, reinterpret_cast<const void*>(kernel), pointers,
+                                  [kernel, parameters] { std::apply(kernel, parameters); }));
 }
 
 }  // namespace vitrine::standins

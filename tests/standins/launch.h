@@ -19,9 +19,10 @@ enum class Threads {
 bool fits(dim3 grid, dim3 block);
 
 /// Launches a kernel: checks as CUDA does, then queues it.
+///   function     identifies the kernel
 ///   pointers     the kernel's pointer parameters, null in the other positions
 ///   thread_body  the work of one thread; threadIdx and blockIdx are set
-cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads,
+cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, const void* function,
                          std::span<const void* const> pointers, std::function<void()> thread_body);
 
 /// Runs the kernel on the calling thread, block by block.

@@ -62,6 +62,12 @@ Machine first_machine() {
     if (machine.device_count == 0)
       machine.driver = std::string(text) == "no-driver" ? Driver::missing : Driver::without_gpu;
   }
+  const char* const value = std::getenv("VITRINE_STANDIN_FAULT");
+  const std::string fault = value == nullptr ? "" : value;
+  if (fault == "taken") machine.taken = 0;
+  machine.garbles_peer_copies = fault == "garbled";
+  machine.cudnn_aborts = fault == "cudnn";
+  machine.cudnn_of_cuda_77 = fault == "cuda77";
   return machine;
 }
 
@@ -163,11 +169,19 @@ bool is_of_this_process(int device) {
   return process_devices.empty() || std::ranges::find(process_devices, device) != process_devices.end();
 }
 
-void be_process_of(std::vector<int> devices) { process_devices = std::move(devices); }
+void be_process_of(std::vector<int> devices) {
+  for (const int device : devices) state().devices.at(static_cast<size_t>(device)).process = devices.front();
+  process_devices = std::move(devices);
+}
 
 Device* current_device(cudaError_t& code) {
   Device* const device = usable_device(thread_device, code);
-  if (device != nullptr) make_context(*device);
+  if (device == nullptr) return nullptr;
+  if (device->physical == state().machine.taken) {
+    code = cudaErrorDevicesUnavailable;
+    return nullptr;
+  }
+  make_context(*device);
   return device;
 }
 
@@ -175,6 +189,14 @@ void make_context(Device& device) {
   if (device.has_context.load(std::memory_order_relaxed)) return;
   const std::unique_lock lock(state().mutex);
   if (!device.has_context.exchange(true, std::memory_order_relaxed)) device.used_bytes += kContextBytes;
+}
+
+bool LoadedFunctions::insert(uint64_t function) {
+  for (size_t at = function % slots_.size();; at = (at + 1) % slots_.size()) {
+    uint64_t found = slots_[at].load(std::memory_order_relaxed);
+    if (found == 0 && slots_[at].compare_exchange_strong(found, function, std::memory_order_relaxed)) return true;
+    if (found == function) return false;
+  }
 }
 
 std::optional<Allocation> find_allocation(const void* p, bool end_counts) {

@@ -33,13 +33,25 @@ namespace vitrine::standins {
 inline constexpr int kMostDevices = 64;
 inline constexpr int kHost = -1;
 
+/// The functions that a device has loaded. Threads do not synchronize here.
+class LoadedFunctions {
+ public:
+  /// False: it was there.
+  bool insert(uint64_t function);
+
+ private:
+  std::array<std::atomic<uint64_t>, 8192> slots_{};
+};
+
 struct Device {
   int index = 0;
   int physical = 0;                     // before CUDA_VISIBLE_DEVICES
   std::atomic<int> error{cudaSuccess};  // a sticky error of CUDA
   std::atomic<int64_t> launches_to_failure{0};
   std::atomic<bool> has_context{false};
-  std::atomic<int64_t> simulated_ns{0};  // that its events are late
+  std::atomic<int64_t> simulated_ns{0};        // that its events are late
+  std::atomic<int> process{kMostDevices - 1};  // see be_process_of()
+  LoadedFunctions loaded;
   // Guarded by State::mutex.
   int64_t used_bytes = 0;
   bool fail_next_malloc = false;
@@ -71,6 +83,7 @@ struct State {
   // Queued work may still refer to records of events and to the work of graphs. Counting its references would order it.
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;
   std::vector<std::shared_ptr<const GraphWork>> destroyed_graphs;
+  std::array<std::atomic<bool>, kMostDevices> loading{};  // a thread of the process loads a function
 };
 State& state();
 
@@ -123,6 +136,9 @@ bool fails_in_capture();
 
 /// False, with a message, if the handle is not a stream. `call` is the name of the called function.
 bool is_live(cudaStream_t stream, const char* call);
+/// Loads what the device has not run before, before it is launched on the stream: see Machine::lazy_loading. Orders
+/// nothing for ThreadSanitizer.
+void load_function(cudaStream_t stream, uint64_t function);
 /// Waits for all work of a device.
 void drain(int device);
 /// Waits for all work of this process.
@@ -224,6 +240,8 @@ struct CUstream_st {
   }
   bool is_done() const;
   void synchronize();
+  /// Waits as synchronize() does, without ordering anything.
+  void wait_unordered();
 
   vitrine::standins::Device& device;
   const unsigned flags;

@@ -134,6 +134,10 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int size, const int* devices) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   ncclComm* const comm = find_communicator(handle, "ncclCommGetAsyncError");
   if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->in_call.load(std::memory_order_relaxed)) {
+    explain("ncclCommGetAsyncError: rank %d is inside a call on another thread", comm->rank);
+    return ncclInvalidUsage;
+  }
   const std::lock_guard lock(comm->mutex);
   *error = poll_communicator(*comm);
   return ncclSuccess;

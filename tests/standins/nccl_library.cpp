@@ -155,6 +155,8 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   }
   if (!comm->connects && (comm->collectives > 0 || comm->captured > 0)) {
     comm->connects = true;
+    const std::unique_lock memory(state().mutex);
+    comm->device->used_bytes += kConnectionBytes;
     comm->group->connecting.fetch_add(1, std::memory_order_relaxed);
   }
   if (fails) {
@@ -256,7 +258,10 @@ ncclResult_t end_nccl_group() {
     if (comm->blocking) blocking.push_back(comm);
   }
   for (ncclComm* comm : blocking) {
-    if (const ncclResult_t waited = wait_for_peers(comm); waited != ncclSuccess) return waited;
+    comm->in_call.store(true, std::memory_order_relaxed);
+    const ncclResult_t waited = wait_for_peers(comm);
+    comm->in_call.store(false, std::memory_order_relaxed);
+    if (waited != ncclSuccess) return waited;
   }
   return result;
 }
@@ -290,7 +295,7 @@ void release_communicator(ncclComm* comm) {
     comm->pending.clear();
   }
   const std::unique_lock lock(state().mutex);
-  comm->device->used_bytes -= kCommunicatorBytes;
+  comm->device->used_bytes -= kCommunicatorBytes + (comm->connects ? kConnectionBytes : 0);
 }
 
 bool ends_before_graphs(ncclComm& comm, const char* call) {

@@ -38,7 +38,8 @@ struct ncclComm {
   int rank = 0, size = 0;
   bool blocking = true;
   std::atomic<bool> aborted{false};
-  std::atomic<int> under_way{0};  // calls that have not been executed yet
+  std::atomic<bool> in_call{false};  // a thread issues a call
+  std::atomic<int> under_way{0};     // calls that have not been executed yet
   std::atomic<int> in_graphs{
       0};  // collectives in graphs that exist: an abort frees the communicator when there are none
   std::atomic<bool> released{false};

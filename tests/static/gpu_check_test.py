@@ -144,6 +144,12 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual({test: problem["passes"] for test, problem in failed.items()}, {"A.a": "with VITRINE_CUDA_GRAPHS=off", "A.b": "with CUDA_LAUNCH_BLOCKING=1", "A.c": none})
         self.assertIn("A.a: failed; again, it passes with VITRINE_CUDA_GRAPHS=off", run.stdout)
 
+    def test_blocking_launches_are_not_tried_where_nccl_hangs(self):
+        blocking = "CUDA_LAUNCH_BLOCKING=1"
+        self.assertNotIn(blocking, gpu_programs.switches_of("cuda", 2))
+        self.assertEqual(gpu_programs.switches_of("cuda", 1), gpu_programs.switches_of("cuda:0", 8))
+        self.assertIn(blocking, gpu_programs.switches_of("cuda", 1))
+
     def test_results_go_to_the_folder_of_the_environment(self):
         folder = os.path.join(self.folder.name, "elsewhere")
         self.program("test_layers", [("A.a", "pass")])
@@ -440,6 +446,27 @@ sys.exit({status})
             _, report = self.check("--stages", "steps")
             self.assertEqual(len(report["steps"]["rows"]), rows)
             self.assertEqual(report["steps"]["ok"], rows == 2)
+
+    def test_says_which_estimates_were_wrong(self):
+        self.write("bench_step", f"#!{sys.executable}\nimport sys\nopen([a.split('=')[1] for a in sys.argv if 'benchmark_out=' in a][0], 'w').write({WHOLE!r})\n")
+        path = os.path.join(self.folder.name, "estimates.json")
+        lines = [{"estimate": text, "value": ["steps", "rows", name, "real_time"], "range": bounds}
+                 for text, name, bounds in (("first", "^a$", [0.5, 1.5]), ("both", ".", [0.5, 1.5]), ("third", "^c$", [0, 9]))]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(lines, file)
+        run, report = self.check("--stages", "steps", "--expect", path)
+        self.assertIn("right: first: 1, expected 0.5 to 1.5", run.stdout)
+        self.assertIn("WRONG: both: 1 to 2, expected 0.5 to 1.5", run.stdout)
+        self.assertIn("not measured: third, expected 0 to 9", run.stdout)
+        self.assertEqual([line["verdict"] for line in report["estimates"]], ["right", "WRONG", "not measured"])
+        self.assertTrue(report["steps"]["ok"])
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([{"estimate": "no range", "value": []}], file)
+        refused = subprocess.run(self.command("--expect", path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("expected a list of", refused.stdout)
+        delivered = gpu_programs.read_estimates(os.path.join(TOOLS, "..", "bench", "estimates-h100.json"))
+        self.assertTrue(all(line["value"][0] in ("profile", "pytorch", "steps") for line in delivered))
 
     def test_writes_logs_and_keeps_earlier_stages(self):
         self.kernels()

@@ -9,6 +9,7 @@
 
 #include "runtime/device_id.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/gpu_info.h"
 
 /// The environment variable VITRINE_TEST_DEVICES selects the devices of tests:
@@ -52,11 +53,12 @@ inline bool has_bf16() {
 }
 
 /// Skips every test of the program when it should run on GPUs and there is none. Turns CUDA graphs on, which wait for a
-/// probe elsewhere.
+/// probe elsewhere, and fixes the order of NCCL's sums.
 class SkipWithoutGpu final : public ::testing::Environment {
  public:
   void SetUp() override {
     if (on_gpu()) setenv("VITRINE_CUDA_GRAPHS", "on", 0);
+    if (on_gpu()) fix_order_of_sums();
     if (!on_gpu() || cuda_device_count() > 0) return;
     GTEST_SKIP() << "[  SKIPPED ] no GPU: " << query_gpus(false).problem;
   }

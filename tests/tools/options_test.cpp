@@ -73,6 +73,13 @@ TEST(Options, DefaultsMatchTheHelp) {
   EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
 }
 
+TEST(Options, ARankThatSeesOneGpuUsesIt) {
+  Options o = parsed("train");
+  o.local_rank = 3;
+  EXPECT_EQ(resolve_devices(o, 1), (std::vector<DeviceId>{{Backend::cuda, 0}})) << "srun --gpus-per-task=1";
+  EXPECT_EQ(resolve_devices(o, 4), (std::vector<DeviceId>{{Backend::cuda, 3}}));
+}
+
 TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   const CollectiveOptions o =
       parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;

@@ -17,6 +17,7 @@
 #include "nn/parallel/engine.h"
 #include "nn/parallel/plan/plan_search.h"
 #include "runtime/error.h"
+#include "runtime/gpu_features.h"
 #include "runtime/memory/available.h"
 #include "runtime/units.h"
 #include "tools/program/commands/commands.h"
@@ -76,7 +77,8 @@ int run_program(const std::vector<std::string>& arguments) {
     if (options.command == Options::Command::page) return run_page(options);
     if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     require_address_space();
-    if (uses_gpus(options)) probe_gpus();
+    if (!options.nccl_defaults) vitrine::fix_order_of_sums();
+    if (uses_gpus(options)) probe_gpus(options);
     processes.emplace(options);
     print_warnings(options, file_warnings(options));
     const int status = run(options, *processes);

@@ -69,6 +69,11 @@ constexpr const char* kCopies = "copies in host memory (weights, gradients, chec
     story += fmt::format(". {} of the available memory are kept free for {}; a run without these copies may use it",
                          format_bytes(options.host_bytes), kCopies);
   }
+  const std::vector<OutsideBytes> outside = devices[device].outside_bytes();
+  if (!outside.empty() && outside.front().bytes > kGpuReserve && devices.options().memory_bytes.empty()) {
+    story += fmt::format(". {} of the GPU were in use before, by other processes or devices: nvidia-smi lists them",
+                         format_bytes(outside.front().bytes));
+  }
   EngineConfig searched = setup.config;
   if (workspace_planned) searched.workspace_bytes = std::nullopt;
   throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(setup.model, devices, searched, setup.workload)),

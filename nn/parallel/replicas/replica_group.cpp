@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "runtime/comm/capabilities.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -84,6 +85,12 @@ void ReplicaGroup::open_communicators() {
     };
     for (ExecContext* ctx : r->contexts()) ctx->stream().set_error_handler(abort_peers);
   }
+  keep_in_step(true);
+}
+
+void ReplicaGroup::keep_in_step(bool in_step) {
+  if (threads_ == nullptr || !communicators_) return;
+  if (auto* const ranks = dynamic_cast<RanksInStep*>((*communicators_)[0].get())) ranks->set_in_step(in_step);
 }
 
 void ReplicaGroup::close_communicators() noexcept {

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,12 @@ class ReplicaGroup {
   /// Samples of the current micro-batch on the devices before `ordinal`.
   int64_t samples_before(int ordinal) const;
 
+  /// Work that begins here is new if such work has begun less than twice: then, and outside such work, several GPUs
+  /// keep in step (RanksInStep).
+  ///   kind  with equal numbers, the same kernels run: sizes of batches
+  void begin_work(int64_t kind) { keep_in_step(begun_[kind]++ < 2); }
+  void end_work() { keep_in_step(true); }
+
   /// Whether every replica runs the optimizer.
   bool all_update() const;
 
@@ -98,6 +105,7 @@ class ReplicaGroup {
   struct Empty {};  // a constructed group without replicas, so that the destructor cleans up what the constructor began
   ReplicaGroup(const EngineSetup& setup, Empty) : setup_(setup) {}
   void open_communicators();
+  void keep_in_step(bool in_step);
   void close_communicators() noexcept;
   /// Opens aborted communicators again. Those of the caller and those with other processes cannot be opened again: they
   /// stay aborted, and calls throw their reason.
@@ -121,6 +129,7 @@ class ReplicaGroup {
   /// Aborted ones: spans that have not been taken point to their names.
   std::vector<std::shared_ptr<Communicators>> retired_;
   std::vector<std::function<void()>> recovery_handlers_;
+  std::map<int64_t, int64_t> begun_;  // begin_work() by kind
 };
 
 /// Reports a failure of this process to the other ones, unless they know or soon find another cause.

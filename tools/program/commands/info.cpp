@@ -201,7 +201,7 @@ void print_info(const std::vector<int>& cores) {
 }  // namespace
 
 int run_info(const Options& options) {
-  probe_gpus();
+  probe_gpus(options);
   const std::vector<int> cores = available_cores();
   if (options.json) {
     print_json(info_json(cores));

@@ -225,14 +225,8 @@ std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
   if (!options.devices.empty()) return listed_devices(options, cuda_device_count);
   if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
-  const int gpu = options.local_rank.value_or(0);
-  if (gpu >= cuda_device_count) {
-    throw DeviceError(
-        fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or "
-                    "choose with --devices",
-                    gpu, cuda_device_count));
-  }
-  return {DeviceId{Backend::cuda, gpu}};
+  // A launcher may let each process see its own GPUs only. Whether two use the same one, their PCI addresses tell.
+  return {DeviceId{Backend::cuda, options.local_rank.value_or(0) % cuda_device_count}};
 }
 
 void check_autotune(const Options& o, const std::vector<DeviceId>& devices) {

@@ -309,7 +309,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
 void check_combinations(const Options& options);
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
-/// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
+/// The requested devices, or the default: the GPU with the local rank, modulo their number. throws ConfigError.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
 /// throws ConfigError for --autotune on CPU devices, which have nothing to time.
 void check_autotune(const Options& options, const std::vector<DeviceId>& devices);

@@ -113,7 +113,7 @@ std::string describe_run(const Options& options, const Job& job, Run& run) {
   if (run.devices->options().winograd) devices += ", Winograd allowed";
   const Scheme& scheme = run.engine->config().scheme;
   std::string communicator = run.engine->facts().communicator;
-  if (communicator.starts_with("NCCL") && !run.devices->options().nccl_defaults)
+  if (communicator.starts_with("NCCL") && !options.nccl_defaults)
     communicator += ", which repeat the bits of sums; --nccl-defaults lets NCCL choose what is faster";
   const std::string graphs = describe_graphs(options, run);
   return fmt::format("{}\n{} on {}: {} per step as {} (split {}, {}{}{})\n{}{}{}\n{}",

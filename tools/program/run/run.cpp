@@ -367,7 +367,6 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
   group.winograd = options.winograd;
-  group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
   return join_processes(std::move(group), std::move(process_group));
 }
