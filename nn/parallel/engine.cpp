@@ -94,7 +94,11 @@ void Engine::State::issue(Engine& engine, const HostBatch& batch, int64_t sample
   staged.reset();
   issued_part = &batches.training(samples);
   const std::unique_ptr<const ProcessPart, decltype(forget_part)> guard(issued_part, forget_part);
-  (setup->config.step ? setup->config.step : default_step)(engine, batch);
+  if (setup->config.step) {
+    setup->config.step(engine, batch);
+  } else {
+    default_step(engine, batch);
+  }
   if (!window.reads_in_work()) end_step(slot);
 }
 

@@ -56,8 +56,6 @@ struct StepRecord {
   void end(double loss_scale);
 
   int64_t skipped() const { return static_cast<int64_t>(overflows.size()); }
-  /// The first step's loss scale, then each change; empty if losses are not scaled.
-  std::vector<Change> loss_scales() const { return precision.loss_scaling.active() ? scales : std::vector<Change>{}; }
   /// A line or two for people; empty if nothing is scaled or clipped and all losses are finite.
   std::string report() const;
   /// null, or {"initial", "final", "skipped_steps": [{"step", "first_in", "loss_scale"}], "changes": [{"step",

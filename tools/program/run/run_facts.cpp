@@ -10,6 +10,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/units.h"
+#include "tools/program/process/shell.h"
 #include "tools/program/record/findings.h"
 #include "tools/program/record/machine.h"
 #include "tools/program/run/describe.h"
@@ -19,15 +20,6 @@
 namespace vitrine::tools {
 
 namespace {
-
-std::string shell_word(const std::string& word) {
-  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted.append(c == '\'' ? "'\\''" : std::string_view(&c, 1));
-  quoted += '\'';
-  return quoted;
-}
 
 std::string describe_device(Device& device, const GpuReport& gpus) {
   std::string text;
