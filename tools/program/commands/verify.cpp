@@ -20,6 +20,7 @@
 #include "runtime/text.h"
 #include "tools/program/commands/commands.h"
 #include "tools/program/process/shell.h"
+#include "tools/program/render/reports.h"
 #include "tools/program/text/json_text.h"
 #include "tools/program/text/output_file.h"
 
@@ -207,7 +208,7 @@ int run_verify(const Options& options) {
                                   {"gradients", value_or_null(gradients)},
                                   {"parameters", value_or_null(parameters)}};
     }
-    fmt::print("{}\n", json_text(json));
+    print_json(json);
   } else if (first) {
     fmt::print("The runs differ after step {}, {}; {} of {} tensors differ; {} steps before it are equal\n", *step,
                describe(*first), different, a.at(*step)["tensors"].size(), equal);
