@@ -69,19 +69,17 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
 
 /// A span's bytes include the bytes of nested spans; if a nested span has another phase, its bytes belong to that
 /// phase.
-void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, PhaseSums& sums) {
-  size_t step = 0;
+///   counts  whether a span belongs to the steps
+template <class Counts>
+void count_calls(const StreamTimeline& stream, const Counts& counts, PhaseSums& sums) {
   for (const NestedSpan& span : stream.spans) {
-    while (step < steps.size() && steps[step].end_ns <= span.record.begin_ns) ++step;
-    if (step == steps.size()) return;
-    if (span.record.begin_ns < steps[step].begin_ns) continue;
+    if (!counts(span.record)) continue;
     const Phase phase = span.record.info.phase;
     if (span.parent != nullptr && span.parent->record.info.phase == phase) continue;
     ++sums.calls[index_of(phase)];
     sums.bytes[index_of(phase)] += span.record.bytes;
-    if (span.parent != nullptr && span.parent->record.begin_ns >= steps[step].begin_ns) {
+    if (span.parent != nullptr && counts(span.parent->record))
       sums.bytes[index_of(span.parent->record.info.phase)] -= span.record.bytes;
-    }
   }
 }
 
@@ -92,7 +90,17 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   const StreamTimeline compute(spans.compute), communication(spans.communication), copy(spans.copy), host(spans.host);
   const std::vector<Segment> data = data_segments(spans.host);
   PhaseSums sums;
-  for (const StreamTimeline* stream : {&compute, &communication, &copy, &host}) count_calls(*stream, steps, sums);
+  const auto begins_in_a_step = [&](const SpanRecord& span) {
+    const auto ends_later =
+        std::ranges::upper_bound(steps, span.begin_ns, {}, [](const StepTime& step) { return step.end_ns; });
+    return ends_later != steps.end() && ends_later->begin_ns <= span.begin_ns;
+  };
+  for (const StreamTimeline* stream : {&compute, &copy, &host}) count_calls(*stream, begins_in_a_step, sums);
+  // The thread of a CPU device may open a collective while the step before it ends.
+  const auto is_of_a_step = [&](const SpanRecord& span) {
+    return std::ranges::binary_search(steps, span.info.step, {}, [](const StepTime& step) { return step.step; });
+  };
+  count_calls(communication, is_of_a_step, sums);
   sums.bytes[index_of(Phase::data)] =
       0;  // the host loads a batch once for all devices; each receives its part in stage
 

@@ -89,16 +89,20 @@ def test_every_number_of_a_drawn_call_is_the_programs(number):
 
 
 def test_examples_of_all_public_names():
-    attempted = 0
+    without = []
     for name in vitrine.__all__:
         value = getattr(vitrine, name)
         assert (value.__doc__ or "").strip(), name
-        if name in ("Engine", "explain") and not any(_program.FOLDER.glob("_vitrine*.so")):
+        if name in ("Engine", "Step", "Memory", "explain") and not any(_program.FOLDER.glob("_vitrine*.so")):
             continue
+        examples = 0
         for test in doctest.DocTestFinder(recurse=False).find(value, name, globs={"vitrine": vitrine, "Values": vitrine.Values}):
             assert doctest.DocTestRunner().run(test).failed == 0
-            attempted += len(test.examples)
-    assert attempted > 15
+            examples += len(test.examples)
+        if not examples:
+            without.append(name)
+    print(without)
+    assert set(without) <= {"Error", "UsageError", "Explanation", "Reproduction", "export", "memory_viz", "reproduce", "__version__"}
 
 
 def test_arguments_are_the_flags_of_the_program():

@@ -91,6 +91,19 @@ TEST(PhaseTable, IdleComputeHasTheCauseOfTheCommunicationStream) {
   EXPECT_NEAR(table.waits[0].share, 0.6, 1e-12);
 }
 
+TEST(PhaseTable, ACollectiveBelongsToTheStepThatIssuedIt) {
+  DeviceSpans spans;
+  for (int64_t step = 0; step <= 3; ++step) spans.compute.push_back(mark(step, 100 * step));
+  for (int64_t step = 0; step < 3; ++step) {
+    SpanRecord reduce = span(Phase::reduce, 100 * step - 5, 100 * step + 50, 0, 1 << step);  // opened before its step
+    reduce.info.step = step;
+    spans.communication.push_back(reduce);
+  }
+  const PhaseTable table = make_phase_table(spans, {.first_step = 1});
+  EXPECT_EQ(row_of(table, Phase::reduce).calls, 2);
+  EXPECT_EQ(row_of(table, Phase::reduce).bytes, 2 + 4);
+}
+
 TEST(PhaseTable, RangeSelectsSteps) {
   DeviceSpans spans;
   for (int64_t step = 0; step <= 4; ++step) {

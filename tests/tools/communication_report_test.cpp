@@ -58,15 +58,20 @@ TEST(CommunicationReport, ShowsTheDeviceThatTheOthersWaitFor) {
 }
 
 TEST(CommunicationReport, NamesTimeInWhichThreadsWaitForACore) {
-  const auto text = [](double reduce_seconds) {
-    std::vector<DeviceRecord> all = devices({example_table(0, 0.05)});  // whose collectives take 5 ms a step
-    all[0].phases.steps = 10;
-    all[0].phases.rows = {{Phase::reduce, 0, reduce_seconds, 0.1, 0, 10, 0}};
+  const auto text = [](double reduce_seconds, double of_another = 0.0) {
+    std::vector<DeviceRecord> all =
+        devices({example_table(0, 0.05), example_table(1, 0.05)});  // whose collectives take 5 ms a step
+    for (size_t d = 0; d < 2; ++d) {
+      all[d].phases.steps = 10;
+      all[d].phases.rows = {
+          {Phase::reduce, static_cast<int>(d), d == 0 ? reduce_seconds : of_another, d == 0 ? 0.1 : 0.0, 0, 10, 0}};
+    }
     std::string hint = communication_table(all).value().str(Style{});
     std::ranges::replace(hint, '\n', ' ');
     return hint;
   };
   expect_contains(text(0.12), "Other work on the machine shows in reduce: 12 ms a step, of which the collectives take");
+  expect_contains(text(0.09, 0.3), "Other work on the machine shows in reduce: 30 ms a step");
   expect_lacks(text(0.09), "Other work on the machine");
 }
 

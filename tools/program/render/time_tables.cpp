@@ -199,11 +199,13 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
       "time: from the last device's arrival until all are done. hidden: beside compute. exposed: the device had "
       "nothing else to do. late peers: the wait for them before that. exposed wait: its exposed part. algbw GB/s: "
       "size / time. busbw GB/s: what one link carries, as in nccl-tests.";
-  const PhaseRow reduce = phase_row(slowest->phases, Phase::reduce);
-  double collectives = 0;
+  double collectives = 0, whole = 0;
   for (const CommunicationRow& row : communication.rows) collectives += row.phase == Phase::reduce ? row.seconds() : 0;
-  const double whole = per_step(reduce.seconds + reduce.hidden_seconds, slowest->phases);
-  if (reduces_on_cpu(slowest) && whole > kDisturbed * per_step(collectives, communication)) {
+  for (const DeviceRecord& d : devices) {
+    const PhaseRow reduce = phase_row(d.phases, Phase::reduce);
+    if (reduces_on_cpu(&d)) whole = std::max(whole, per_step(reduce.seconds + reduce.hidden_seconds, d.phases));
+  }
+  if (whole > kDisturbed * per_step(collectives, communication)) {
     hint += fmt::format(
         " Other work on the machine shows in reduce: {} a step, of which the collectives take {} and threads wait for "
         "a "

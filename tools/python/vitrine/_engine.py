@@ -25,6 +25,13 @@ class Step:
     `loss` is the mean over the targets, `valid` their number and `correct` how many were predicted right;
     `gradient_norm` is NaN where it is not measured, `loss_scale` 1 without scaling; `skipped` says whether the update
     was left out, and `overflow` what was not finite.
+
+    >>> import numpy
+    >>> layers = [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]
+    >>> engine = vitrine.Engine(layers, image=(1, 4, 4), devices="cpu:0", batch_size=8)
+    >>> step = engine.step(numpy.zeros((8, 4, 4, 1), "float32"), numpy.zeros(8, "int32"))
+    >>> step.valid, step.skipped
+    (8, False)
     """
 
     def __init__(self, trainer: Trainer, slot: Slot) -> None:
@@ -39,7 +46,13 @@ class Step:
 
 
 class Memory(Plan):
-    """The memory of an engine's devices so far, with the plan beside it; in a notebook, the report's bars."""
+    """The memory of an engine's devices so far in bytes, with the plan beside it; in a notebook, the report's bars.
+
+    >>> layers = [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]
+    >>> engine = vitrine.Engine(layers, image=(1, 4, 4), devices="cpu:0", batch_size=8)
+    >>> engine.memory().devices[0].device
+    'cpu:0'
+    """
 
     def __repr__(self) -> str:
         return f"<Memory: {', '.join(f'{row.device} {row.peak_bytes} bytes' for row in self['devices'])}>"

@@ -55,7 +55,12 @@ class Values(dict[str, Any]):
 
 
 class Device(Values):
-    """A device of a result: sizes are in bytes."""
+    """A device of a result: sizes are in bytes.
+
+    >>> device = vitrine.plan(model="lenet5", devices="cpu:0").devices[0]
+    >>> sum(device.by_category.values()) == device.peak_bytes
+    True
+    """
 
     @property
     def by_category(self) -> dict[str, int]:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class Result(Values):
-    """The JSON of a command, with the command line and a page of the report's charts."""
+    """The JSON of a command, with the command line and a page of the report's charts.
+
+    >>> vitrine.plan(model="lenet5", devices="cpu:0").command
+    'vitrine plan --model lenet5 --devices cpu:0'
+    """
 
     kind = ""  # of the page's record
     charts: tuple[tuple[str, str], ...] = ()  # their names in charts.js, and their headings
@@ -48,7 +52,12 @@ class Result(Values):
 
 
 class Plan(Result):
-    """What a run needs. `fits` says whether it has it, and `remedies` what would make it fit."""
+    """What a run needs, in bytes. `fits` says whether it has it, and `remedies` what would make it fit.
+
+    >>> plan = vitrine.plan(model="lenet5", devices="cuda:0-1", batch_size=64, device_memory="24GiB")
+    >>> plan.fits, plan.peak == plan.devices[0].peak_bytes
+    (True, True)
+    """
 
     kind, charts, columns = "plan", (("peaks", "Peak memory"),), ("fits", "remedies")
 
@@ -63,7 +72,12 @@ class Plan(Result):
 
 
 class Comparison(Result):
-    """Schemes side by side: `modes` by name, and `refused` with those that do not fit."""
+    """Schemes side by side: `modes` by name, and `refused` with those that do not fit. Speeds are samples a second.
+
+    >>> both = vitrine.compare(model="lenet5", devices="cpu:0-1", batch_size=8, modes=["dp", "ddp"], steps=2, rounds=1)
+    >>> [row["mode"] for row in both.rows()]
+    ['dp', 'ddp']
+    """
 
     kind, columns = "comparison", ("speed",)
     charts = (("speed", "Speed"), ("peaks", "Peak memory"), ("times", "Time of the measured steps"))
@@ -76,7 +90,12 @@ class Comparison(Result):
 
 
 class Training(Result):
-    """A run of training, when it has ended."""
+    """A run of training, when it has ended: `rows()` are its steps.
+
+    >>> run = vitrine.train(model="lenet5", data="synthetic:16", devices="cpu:0", batch_size=8, steps=2, no_eval=True)
+    >>> [row["step"] for row in run.result.rows()]
+    [1, 2]
+    """
 
     kind, columns = "run", ("interrupted", "state_hash")
     charts = (("learning", "Learning"), ("peaks", "Peak memory"), ("times", "Time of the measured steps"))
@@ -86,7 +105,11 @@ class Training(Result):
 
 
 class Collectives(Result):
-    """Times of collectives, in microseconds, and their bandwidths, in GB/s."""
+    """Times of collectives, in microseconds, and their bandwidths, in GB/s.
+
+    >>> vitrine.collectives("all_reduce", devices="cpu:0-1", minbytes="1K", maxbytes="1K").wrong
+    0
+    """
 
     columns = ("avg_busbw", "wrong")
 
@@ -99,13 +122,22 @@ class Collectives(Result):
 
 
 class Verification(Result):
-    """Whether two runs are equal after each step, and else the first difference."""
+    """Whether two runs are equal after each step, and else the first difference.
+
+    >>> one = {"model": "lenet5", "devices": "cpu:0", "batch_size": 8, "steps": 2, "exact": True, "no_eval": True}
+    >>> vitrine.verify(one, one | {"devices": "cpu:0-1"}).equal
+    True
+    """
 
     columns = ("equal", "equal_steps", "first_difference")
 
 
 class Lesson(str):
-    """A lesson as text, with what its command printed."""
+    """A lesson as text, with what its command printed.
+
+    >>> print(vitrine.lesson().splitlines()[0])
+    vitrine lesson 1  Why does GPU 0 fill first?
+    """
 
     __repr__ = str.__str__
 
@@ -120,6 +152,10 @@ class Run:
 
     `result` waits for the end. Leaving the loop early or a `with` statement, or dropping the object, stops the run as
     Ctrl-C does.
+
+    >>> run = vitrine.train(model="lenet5", data="synthetic:16", devices="cpu:0", batch_size=8, steps=2, no_eval=True)
+    >>> [step.step for step in run]
+    [1, 2]
     """
 
     def __init__(self, flags: dict[str, Any]) -> None:
