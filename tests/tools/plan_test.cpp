@@ -98,7 +98,8 @@ TEST(Plan, MovesTheBytesThatTrainMeasures) {
         if (row["bytes"] > 0 && row["calls"].get<int64_t>() % kTimedSteps == 0) add(measured, row, row["bytes"]);
       }
       std::erase_if(moved, [&](const auto& row) {
-        const bool ahead = row.first.starts_with("stage ") || row.first.starts_with("scatter ");
+        const bool ahead = row.first.starts_with("stage ") || row.first.starts_with("scatter ") ||
+                           row.first.starts_with("broadcast ");  // of a shard, for the next step's forward pass
         return ahead && !measured.contains(row.first);
       });
       EXPECT_EQ(moved, measured);
