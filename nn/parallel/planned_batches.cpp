@@ -87,7 +87,8 @@ int64_t PlannedBatches::global_samples(const HostBatch& batch, const std::vector
     throw ShapeError(
         fmt::format("{}: the batch has no labels; set HostBatch::labels, i32 with a row for each sample", operation));
   }
-  if (batch.images && batch.images.shape[0] != batch.labels.shape[0]) {
+  const bool has_images = batch.images && batch.images.shape.rank() > 0;
+  if (has_images && batch.images.shape[0] != batch.labels.shape[0]) {
     throw ShapeError(fmt::format("{}: the batch has {} rows of labels for {} images", operation, batch.labels.shape[0],
                                  batch.images.shape[0]));
   }

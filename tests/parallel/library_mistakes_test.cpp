@@ -112,6 +112,9 @@ TEST_F(LibraryMistakes, LabelsThatAreMissing) {
   HostBatch given = batch(kBatch);
   given.labels = given.labels.rows(0, kBatch / 2);
   expect_contains(error_of<ShapeError>([&] { engine.train_step(given); }), "6 rows of labels for 12 images");
+  given = batch(kBatch);
+  given.images.shape = {};
+  expect_contains(error_of<ShapeError>([&] { engine.train_step(given); }), "inputs have shape ()");
   given.labels = {};
   expect_contains(error_of<ShapeError>([&] { engine.train_step(given); }), "no labels; set HostBatch::labels, i32");
 }

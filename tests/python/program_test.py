@@ -101,7 +101,6 @@ def test_examples_of_all_public_names():
             examples += len(test.examples)
         if not examples:
             without.append(name)
-    print(without)
     assert set(without) <= {"Error", "UsageError", "Explanation", "Reproduction", "export", "memory_viz", "reproduce", "__version__"}
 
 
