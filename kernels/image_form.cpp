@@ -15,7 +15,7 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-constexpr int64_t kGrainElements = 16384;
+constexpr int64_t kPackedGrain = 16384;
 
 /// Row `i` of the packed image. The pixels of a block that share a row lie side by side in both layouts.
 template <class T>
@@ -38,7 +38,7 @@ void pack_row(const ImageForm& f, const T* image, int64_t i, T* row) {
 void pack_images(ExecContext&, const ImageForm& form, ConstView images, View packed) {
   const int64_t row = form.columns * form.depth;
   with_storage(packed.dtype, [&]<class T>(T) {
-    parallel_for(packed.shape[0] * form.rows, std::max<int64_t>(1, kGrainElements / row),
+    parallel_for(packed.shape[0] * form.rows, std::max<int64_t>(1, kPackedGrain / row),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t r = begin; r < end; ++r) {
                      const T* image = images.as<T>() + r / form.rows * form.height * form.width * form.channels;
@@ -52,7 +52,7 @@ void unpack_images(ExecContext&, const ImageForm& form, ConstView packed, View i
   const ImageForm f = form;
   const int64_t row = f.width * f.channels;
   const bool accumulate = mode == GradMode::accumulate;
-  parallel_for(images.shape[0] * f.height, std::max<int64_t>(1, kGrainElements / row), [&](int64_t begin, int64_t end) {
+  parallel_for(images.shape[0] * f.height, std::max<int64_t>(1, kPackedGrain / row), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* cells = packed.as<float>() + r / f.height * f.rows * f.columns * f.depth;
       float* pixels = images.as<float>() + r * row;

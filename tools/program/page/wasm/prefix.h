@@ -30,3 +30,5 @@ inline int renameat2(int, const char*, int, const char*, unsigned) {
   return -1;
 }
 #endif
+
+inline const char* sigabbrev_np(int) { return nullptr; }  // no signal reaches a page
