@@ -176,6 +176,8 @@ def test_memory_viz_writes_what_pytorchs_readers_read():
         assert pickle.loads(content) == json.load(file)
     assert content[:2] == b"\x80\x04"
     viz = pytest.importorskip("torch.cuda._memory_viz")
+    if not hasattr(viz, "trace"):
+        pytest.skip("this PyTorch is older than 2.0")
     assert "Device 0" in viz.trace(pickle.loads(content)) and viz.segsum(pickle.loads(content))
 
 

@@ -19,14 +19,14 @@ CLASSES = 4
 TOLERANCE = 1e-4  # relative to the largest logit
 
 
-def use_python_with_torch():
-    """Continues in the first interpreter that has PyTorch and NumPy."""
+def use_python_with_torch(needed="import numpy, torch"):
+    """Continues in the first interpreter that has PyTorch and NumPy, and runs the statement `needed`."""
     for python in (sys.executable, "/usr/bin/python3"):
-        if os.path.exists(python) and subprocess.run([python, "-c", "import numpy, torch"], capture_output=True).returncode == 0:
+        if os.path.exists(python) and subprocess.run([python, "-c", needed], capture_output=True).returncode == 0:
             if python == sys.executable:
                 return
             os.execv(python, [python, *sys.argv])
-    print("skipped: no python3 has torch and numpy")
+    print(f"skipped: no python3 can: {needed}")
     sys.exit(77)
 
 

@@ -10,7 +10,7 @@ import sys
 
 from torch_files_test import ROOT, use_python_with_torch
 
-use_python_with_torch()
+use_python_with_torch("from torch.utils._pytree import tree_leaves")
 
 NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
 PAGES = ("docs/memory.md", "docs/lessons/1-why-gpu-0-fills-first.md")
