@@ -253,7 +253,7 @@ bool FailureDetector::all_said_bye() const { return ended_ == size(); }
 
 void FailureDetector::was_stopped(int64_t pause_ns, int64_t now_ns) { pause_ = {pause_ns, now_ns}; }
 
-void FailureDetector::tick(int64_t now_ns, const Acknowledges& acknowledges) {
+void FailureDetector::tick(int64_t now_ns, const SilenceOf& silence_of) {
   if (!verdict_.empty()) return;
   if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
     const int rank = dead_->first;
@@ -279,10 +279,11 @@ void FailureDetector::tick(int64_t now_ns, const Acknowledges& acknowledges) {
     for (Member& m : members_) m.watched = m.activity;
     watched_ns_ = begin_ns;
   }
-  if (now_ns - begin_ns >= kJudgeAfterNs) judge(*oldest, now_ns, acknowledges);
+  if (now_ns - begin_ns >= kJudgeAfterNs) judge(*oldest, now_ns, silence_of);
 }
 
-bool FailureDetector::judge_silence(const std::string& waiting, int64_t now_ns, const Acknowledges& acknowledges) {
+bool FailureDetector::judge_silence(Member& waits, const std::string& waiting, int64_t now_ns,
+                                    const SilenceOf& silence_of) {
   std::vector<int> silent;
   int living = 0;  // ranks other than 0 that have not ended
   for (int rank = 1; rank < size(); ++rank) {
@@ -294,6 +295,9 @@ bool FailureDetector::judge_silence(const std::string& waiting, int64_t now_ns, 
   if (silent.empty()) return false;
   const int first = *std::ranges::min_element(silent, {}, [&](int rank) { return member(rank).heard_ns; });
   const Member& m = member(first);
+  const Silence silence = silence_of(first);
+  if (silence == Silence::kStarved && extend(waits, nullptr, slow(m.name, "it waits for a processor"), true))
+    return true;
   const double seconds = static_cast<double>(now_ns - m.heard_ns) * 1e-9;
   const std::string where = position(first) + others_position(first);
   if (living > 1 && static_cast<int>(silent.size()) == living) {
@@ -301,7 +305,7 @@ bool FailureDetector::judge_silence(const std::string& waiting, int64_t now_ns, 
         fmt::format("{} receives nothing: all {} other ranks have been silent for up to {:.1f} s, but their "
                     "connections are open, so the likelier cause is rank 0's own network or machine. {}",
                     member(0).name, living, seconds, waiting));
-  } else if (!acknowledges(first)) {
+  } else if (silence == Silence::kUnreachable) {
     std::vector<std::string> names;
     for (const int rank : silent) names.push_back(member(rank).name);
     decide(fmt::format(
@@ -317,19 +321,20 @@ bool FailureDetector::judge_silence(const std::string& waiting, int64_t now_ns, 
   return true;
 }
 
-Reason FailureDetector::slow(const std::string& name) {
-  return name + " is slow, not stuck: others wait for it, and its processor time advances";
+Reason FailureDetector::slow(const std::string& name, const char* sign) {
+  return fmt::format("{} is slow, not stuck: others wait for it, and {}", name, sign);
 }
 
-bool FailureDetector::extend(Member& waits, const Member* works, const Reason& notice) {
+bool FailureDetector::extend(Member& waits, const Member* works, const Reason& notice, bool waits_for_processor) {
   LongWait& wait = *waits.overdue;
   const int64_t unit_ms = wait.report.waited_ms / (1 + wait.judged);
-  const bool starved = works != nullptr && works->works(recent_since_ns_) &&
-                       works->activity.processor_ns - works->at_overdue.processor_ns < unit_ms * 1'000'000;
+  const bool starved =
+      waits_for_processor || (works != nullptr && works->works(recent_since_ns_) &&
+                              works->activity.processor_ns - works->at_overdue.processor_ns < unit_ms * 1'000'000);
   if (++wait.judged >= (starved ? kPatienceWhileStarved : kPatience)) return false;
   if (wait.judged == 1 && !notice.empty()) {
     notice_ = notice + fmt::format("; waiting up to {:.0f} s{}", static_cast<double>(unit_ms * kPatience) * 1e-3,
-                                   works != nullptr ? ", longer if it gets little processor time" : "");
+                                   starved || works != nullptr ? ", longer if it gets little processor time" : "");
   }
   wait.report.waited_ms += unit_ms;
   wait.next_ns += unit_ms * 1'000'000;
@@ -352,12 +357,12 @@ void FailureDetector::judge_late(int rank, const std::string& name, const std::s
       position(rank), waiting));
 }
 
-void FailureDetector::judge(Member& waits, int64_t now_ns, const Acknowledges& acknowledges) {
+void FailureDetector::judge(Member& waits, int64_t now_ns, const SilenceOf& silence_of) {
   const Overdue& wait = waits.overdue->report;
   recent_since_ns_ = now_ns - wait.waited_ms * 1'000'000 / (1 + waits.overdue->judged) / 2;
   const std::string waiting =
       fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(wait.waited_ms) * 1e-3, wait.what);
-  if (judge_silence(waiting, now_ns, acknowledges)) return;
+  if (judge_silence(waits, waiting, now_ns, silence_of)) return;
   // The devices that have begun the fewest and the most collectives.
   const DeviceState* first = nullptr;
   const DeviceState* last = nullptr;

@@ -42,8 +42,9 @@ class FailureDetector {
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
   /// A process has waited too long. It is judged a little later, after all live processes have reported, unless its
   /// wait is over by then. A rank that others wait for may take kPatience times as long before the first step is done,
-  /// or if its processor time has advanced within the last half of the deadline; so may a collective whose data has
-  /// moved in it: a process that gets little processor time does so now and then.
+  /// or if its processor time has advanced within the last half of the deadline, or if it is silent because it waits
+  /// for a processor; so may a collective whose data has moved in it: a process that gets little processor time does so
+  /// now and then.
   void overdue(int rank, Overdue wait, int64_t now_ns);
   void not_overdue(int rank);
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once the last one has
@@ -60,9 +61,11 @@ class FailureDetector {
   /// Rank 0, which owns this detector, did nothing for so long because it was stopped. Connections lost after that are
   /// a consequence.
   void was_stopped(int64_t pause_ns, int64_t now_ns);
-  /// Whether the machine of a rank acknowledges what it is sent.
-  using Acknowledges = std::function<bool(int rank)>;
-  void tick(int64_t now_ns, const Acknowledges& acknowledges);
+  /// What is known of a rank that is silent: its machine does not acknowledge what it is sent, it waits for a processor
+  /// of this machine, or neither.
+  enum class Silence { kUnreachable, kStarved, kHanging };
+  using SilenceOf = std::function<Silence(int rank)>;
+  void tick(int64_t now_ns, const SilenceOf& silence_of);
 
   /// Why the process group has failed: the first cause found. Empty if it has not failed.
   const Reason& verdict() const { return verdict_; }
@@ -70,6 +73,7 @@ class FailureDetector {
   Reason take_notice() { return std::exchange(notice_, {}); }
   /// Progress of a process: "last began collective 17 (...), finished 17".
   std::string position(int rank) const;
+  const std::string& name(int rank) const { return member(rank).name; }
   int size() const { return static_cast<int>(members_.size()); }
 
   /// Silence after which a process counts as hanging.
@@ -131,15 +135,15 @@ class FailureDetector {
   Member& member(int rank) { return members_[static_cast<size_t>(rank)]; }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   void compare(Round round);
-  void judge(Member& waits, int64_t now_ns, const Acknowledges& acknowledges);
-  bool judge_silence(const std::string& waiting, int64_t now_ns, const Acknowledges& acknowledges);
+  void judge(Member& waits, int64_t now_ns, const SilenceOf& silence_of);
+  bool judge_silence(Member& waits, const std::string& waiting, int64_t now_ns, const SilenceOf& silence_of);
   /// Judges a rank that others wait for; `late` says what for.
   void judge_late(int rank, const std::string& name, const std::string& late, Member& waits,
                   const std::string& waiting);
-  static Reason slow(const std::string& name);
-  /// Waits once more, unless there have been kPatience judgements, or kPatienceWhileStarved while `works` (null: none)
-  /// has had less processor time than a deadline.
-  bool extend(Member& waits, const Member* works, const Reason& notice);
+  static Reason slow(const std::string& name, const char* sign = "its processor time advances");
+  /// Waits once more, unless there have been kPatience judgements, or kPatienceWhileStarved while a rank waits for a
+  /// processor or `works` (null: none) has had less processor time than a deadline.
+  bool extend(Member& waits, const Member* works, const Reason& notice, bool waits_for_processor = false);
   /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
   void decide(Reason verdict);

@@ -20,6 +20,7 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/failure_detector.h"
+#include "runtime/process_group/process_group_state.h"
 #include "runtime/process_group/sockets.h"
 #include "runtime/text.h"
 
@@ -42,13 +43,6 @@ std::string variable_of(const std::string& environment, const std::string& name)
     if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
   }
   return {};
-}
-
-/// The state in /proc/PID/stat, which follows the command's name in parentheses.
-char state_of(const fs::path& process) {
-  const std::string stat = content_of(process / "stat");
-  const size_t end = stat.rfind(')');
-  return end == std::string::npos || end + 2 >= stat.size() ? '?' : stat[end + 2];
 }
 
 /// What /proc says about the processes of this MPI job on this machine.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,11 @@ inline constexpr const char* kEndOfRun = "the end of the run";
 
 /// Name of this process: "rank 2 (pid 77 on node1)".
 std::string process_name(int rank);
+/// The state of a process or thread, from its folder in /proc: 'R' runs or could run, 'T' is stopped; '?' if it is
+/// gone.
+char state_of(const std::filesystem::path& process);
+/// Whether the process of this name is on this machine and a thread of it runs or waits for a processor.
+bool is_runnable(const std::string& process_name);
 }  // namespace process_group
 
 /// State of a process group. Rank 0 is its server, with a connection to each other process (its members) and the

@@ -6,6 +6,9 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -34,6 +37,25 @@ int64_t processor_ns(clockid_t clock) {
 }
 
 }  // namespace
+
+char process_group::state_of(const std::filesystem::path& process) {
+  std::ifstream file(process / "stat", std::ios::binary);
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  const size_t end = stat.rfind(')');  // of the command's name
+  return end == std::string::npos || end + 2 >= stat.size() ? '?' : stat[end + 2];
+}
+
+bool process_group::is_runnable(const std::string& process_name) {
+  const size_t pid = process_name.find("(pid "), host = process_name.find(" on ");
+  if (pid == std::string::npos || host == std::string::npos) return false;
+  if (process_name.substr(host) != fmt::format(" on {})", host_name())) return false;
+  std::error_code gone;
+  const std::string tasks = fmt::format("/proc/{}/task", process_name.substr(pid + 5, host - pid - 5));
+  for (std::filesystem::directory_iterator task(tasks, gone), end; !gone && task != end; task.increment(gone)) {
+    if (state_of(task->path()) == 'R') return true;
+  }
+  return false;
+}
 
 void ProcessGroup::State::wake() {
   const uint64_t one = 1;
@@ -99,8 +121,10 @@ void ProcessGroup::State::watch() {
       check_waits(now_ns);
       if (is_server()) {
         detector.tick(now_ns, [this](int peer) {
+          using Silence = FailureDetector::Silence;
+          if (is_runnable(detector.name(peer))) return Silence::kStarved;
           const std::optional<Connection>& connection = connection_to(peer);
-          return !connection || connection->acknowledged();
+          return !connection || connection->acknowledged() ? Silence::kHanging : Silence::kUnreachable;
         });
         if (const Reason notice = detector.take_notice(); !notice.empty() && options.on_slow) options.on_slow(notice);
         if (!detector.verdict().empty()) declare(detector.verdict());
@@ -250,6 +274,7 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   reported_wait = longest;
   const int64_t silent_ns = now_ns - server_heard_ns;
   if (is_server() || longest == 0 || silent_ns < kServerSilentNs) return;
+  if (silent_ns < FailureDetector::kPatienceWhileStarved * timeout_ns() && is_runnable(server_name)) return;
   report(silent_ns / kMs);  // it may arrive all the same
   const std::string verdict =
       server->acknowledged()

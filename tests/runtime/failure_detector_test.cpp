@@ -51,7 +51,10 @@ class FailureDetectorTest : public ::testing::Test {
     }
   }
   void tick(int64_t now_ns) {
-    detector.tick(now_ns, [this](int rank) { return rank != cut_off; });
+    using Silence = FailureDetector::Silence;
+    detector.tick(now_ns, [this](int rank) {
+      return rank == starved ? Silence::kStarved : rank == cut_off ? Silence::kUnreachable : Silence::kHanging;
+    });
   }
   void expect_verdict(std::initializer_list<const char*> parts) {
     for (const char* part : parts) expect_contains(detector.verdict(), part);
@@ -78,6 +81,7 @@ class FailureDetectorTest : public ::testing::Test {
 
   FailureDetector detector{1};
   int cut_off = -1;  // a rank whose machine acknowledges nothing
+  int starved = -1;  // a rank that waits for a processor
   int64_t time_ns = kSecond;
 };
 
@@ -204,6 +208,24 @@ TEST_F(FailureDetectorTest, ARankThatCannotBeReachedIsNotSaidToHang) {
   judge(10 * kSecond, 2);
   expect_verdict({"no messages between rank 0 (pid 70 on node1) and rank 2 (pid 72 on node1) for ", "network"});
   expect_lacks(detector.verdict(), "hangs");
+}
+
+TEST_F(FailureDetectorTest, ASilentRankThatWaitsForAProcessorIsSlow) {
+  open(3);
+  starved = 2;
+  detector.overdue(1, {"collective 1", 3000}, 10 * kSecond);
+  judge(10 * kSecond, 2);
+  EXPECT_TRUE(detector.verdict().empty());
+  expect_contains(detector.take_notice(),
+                  "rank 2 (pid 72 on node1) is slow, not stuck: others wait for it, and it waits "
+                  "for a processor; waiting up to 15 s, longer if it gets little");
+  for (int64_t now_ns = 13 * kSecond; detector.verdict().empty(); now_ns += kSecond / 2) {
+    ASSERT_LT(now_ns, 120 * kSecond);
+    for (const int rank : {0, 1}) detector.hear(rank, now_ns);
+    tick(now_ns);
+    EXPECT_TRUE(detector.verdict().empty() || now_ns > 80 * kSecond);  // kPatienceWhileStarved times 3 s
+  }
+  expect_verdict({"rank 2 (pid 72 on node1) hangs"});
 }
 
 TEST_F(FailureDetectorTest, WhenAllOthersAreSilentRankZeroIsTheLikelierCause) {

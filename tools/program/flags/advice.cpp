@@ -114,7 +114,8 @@ std::string with_short_quotes(std::string message, const std::vector<std::string
     for (size_t at = message.find(head); at != std::string::npos; at = message.find(head, at + 1)) {
       // A message may be cut, too.
       const auto begin = message.begin() + static_cast<std::ptrdiff_t>(at);
-      const auto length = static_cast<size_t>(std::mismatch(begin, message.end(), quote.begin(), quote.end()).first - begin);
+      const auto length =
+          static_cast<size_t>(std::mismatch(begin, message.end(), quote.begin(), quote.end()).first - begin);
       message.replace(at, length, excerpt(quote.substr(0, length), kShown));
     }
   }
