@@ -14,6 +14,8 @@ namespace cpu {  // elementwise_cpu.cpp
 VITRINE_CPU_LEVELS(add, ExecContext&, ConstView, ConstView, View);
 VITRINE_CPU_LEVELS(relu_forward, ExecContext&, ConstView, View);
 VITRINE_CPU_LEVELS(relu_backward, ExecContext&, ConstView, ConstView, View, View, GradMode);
+VITRINE_CPU_LEVELS(gelu_tanh_forward, ExecContext&, ConstView, View);
+VITRINE_CPU_LEVELS(gelu_tanh_backward, ExecContext&, ConstView, ConstView, View);
 }  // namespace cpu
 
 namespace cuda {  // elementwise.cu
@@ -22,6 +24,8 @@ void relu_forward(ExecContext& ctx, ConstView x, View y);
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode);
 void gelu_forward(ExecContext& ctx, ConstView x, View y);
 void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
+void gelu_tanh_forward(ExecContext& ctx, ConstView x, View y);
+void gelu_tanh_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
 }  // namespace cuda
 
 void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
@@ -95,22 +99,28 @@ void gelu_backward(ExecContext&, ConstView x, ConstView grad_y, View grad_x) {
 }  // namespace
 }  // namespace cpu
 
-void gelu_forward(ExecContext& ctx, ConstView x, View y) {
+void gelu_forward(ExecContext& ctx, ConstView x, View y, GeluForm form) {
   constexpr const char* kName = "gelu_forward";
   check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "y", y, x.shape, x.dtype, ctx);
   check::same_or_apart(kName, {"y", y}, {{"x", x}});
-  run(ctx, {kName, {x}, {y}}, cpu::gelu_forward, VITRINE_IF_CUDA(cuda::gelu_forward), x, y);
+  const OpInfo info{kName, {x}, {y}};
+  if (form == GeluForm::tanh)
+    return run(ctx, info, cpu::gelu_tanh_forward, VITRINE_IF_CUDA(cuda::gelu_tanh_forward), x, y);
+  run(ctx, info, cpu::gelu_forward, VITRINE_IF_CUDA(cuda::gelu_forward), x, y);
 }
 
-void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x) {
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x, GeluForm form) {
   constexpr const char* kName = "gelu_backward";
   check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "grad_y", grad_y, x.shape, x.dtype, ctx);
   check::tensor(kName, "grad_x", grad_x, x.shape, x.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"x", x}});
   check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
-  run(ctx, {kName, {x, grad_y}, {grad_x}}, cpu::gelu_backward, VITRINE_IF_CUDA(cuda::gelu_backward), x, grad_y, grad_x);
+  const OpInfo info{kName, {x, grad_y}, {grad_x}};
+  if (form == GeluForm::tanh)
+    return run(ctx, info, cpu::gelu_tanh_backward, VITRINE_IF_CUDA(cuda::gelu_tanh_backward), x, grad_y, grad_x);
+  run(ctx, info, cpu::gelu_backward, VITRINE_IF_CUDA(cuda::gelu_backward), x, grad_y, grad_x);
 }
 
 }  // namespace vitrine

@@ -89,17 +89,43 @@ struct GeluBackward : Stateless<2> {
   }
 };
 
-}  // namespace
+constexpr float kCubic = 0.044715F, kTwoRoot2Pi = 1.59576912F;  // 2 * sqrt(2 / pi)
 
-void gelu_forward(ExecContext& ctx, ConstView x, View y) {
-  with_storage(x.dtype,
-               [&]<class T>() { map_elements<T, GeluForward>(ctx, {{x.as<T>()}}, {{y.as<T>()}}, x.numel(), {}); });
+/// (1 + tanh(sqrt(2 / pi) * (x + kCubic * x^3))) / 2
+__device__ inline float share_of(float x) { return 1.0F / (1.0F + expf(-kTwoRoot2Pi * (x + kCubic * x * x * x))); }
+
+struct TanhForward : Stateless<1> {
+  __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0] * share_of(x[0]); }
+};
+
+struct TanhBackward : Stateless<2> {
+  __device__ void operator()(const float (&x)[2], float (&y)[1]) const {
+    const float share = share_of(x[0]);
+    y[0] = x[1] * (share + x[0] * share * (1.0F - share) * kTwoRoot2Pi * (1.0F + 3.0F * kCubic * x[0] * x[0]));
+  }
+};
+
+template <class F>
+void map_forward(ExecContext& ctx, const ConstView& x, const View& y) {
+  with_storage(x.dtype, [&]<class T>() { map_elements<T, F>(ctx, {{x.as<T>()}}, {{y.as<T>()}}, x.numel(), {}); });
 }
 
-void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x) {
+template <class F>
+void map_backward(ExecContext& ctx, const ConstView& x, const ConstView& grad_y, const View& grad_x) {
   with_storage(x.dtype, [&]<class T>() {
-    map_elements<T, GeluBackward>(ctx, {{x.as<T>(), grad_y.as<T>()}}, {{grad_x.as<T>()}}, x.numel(), {});
+    map_elements<T, F>(ctx, {{x.as<T>(), grad_y.as<T>()}}, {{grad_x.as<T>()}}, x.numel(), {});
   });
+}
+
+}  // namespace
+
+void gelu_forward(ExecContext& ctx, ConstView x, View y) { map_forward<GeluForward>(ctx, x, y); }
+void gelu_tanh_forward(ExecContext& ctx, ConstView x, View y) { map_forward<TanhForward>(ctx, x, y); }
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x) {
+  map_backward<GeluBackward>(ctx, x, grad_y, grad_x);
+}
+void gelu_tanh_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x) {
+  map_backward<TanhBackward>(ctx, x, grad_y, grad_x);
 }
 
 }  // namespace vitrine::cuda

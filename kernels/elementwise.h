@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include <vitrine/kernels/accumulate.h>
 #include <vitrine/runtime/exec_context.h>
 
@@ -26,15 +28,19 @@ void relu_forward(ExecContext& ctx, ConstView x, View y);
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums = {},
                    GradMode mode = GradMode::overwrite);
 
-/// y = x / 2 * (1 + erf(x / sqrt(2))): torch.nn.GELU with approximate='none'.
+/// The distribution P of the standard normal in y = x * P(x), as torch.nn.GELU's `approximate` has it:
+///   erf   "none": P(x) = (1 + erf(x / sqrt(2))) / 2
+///   tanh  "tanh": P(x) = (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2
+enum class GeluForm : uint8_t { erf, tanh };
+
+/// y = x * P(x).
 /// requires  x and y have the same shape, and dtype f32, f16 or bf16; y is x or does not overlap it
 /// throws    ShapeError, DtypeError, DeviceError      source  Hendrycks & Gimpel 2016
-void gelu_forward(ExecContext& ctx, ConstView x, View y);
+void gelu_forward(ExecContext& ctx, ConstView x, View y, GeluForm form = GeluForm::erf);
 
-/// grad_x = grad_y * (P(x) + x * p(x)), where P and p are the distribution and the density of the standard normal, and
-/// x the input of forward.
+/// grad_x = grad_y * (P(x) + x * P'(x)), where x is the input of forward.
 /// requires  x, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps neither
 /// throws    ShapeError, DtypeError, DeviceError
-void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x, GeluForm form = GeluForm::erf);
 
 }  // namespace vitrine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled for several instruction sets, see kernels/cpu/levels.h.
+#include "kernels/cpu/exp.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/elementwise.h"
@@ -63,6 +64,56 @@ void relu_forward(ExecContext&, ConstView x, View y) {
 void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
   if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
+}
+
+namespace {
+
+constexpr int64_t kTanhGrain = 4096;  // elements
+constexpr float kCubic = 0.044715F;
+constexpr float kTwoRoot2Pi = 1.59576912F;  // 2 * sqrt(2 / pi)
+
+/// (1 + tanh(sqrt(2 / pi) * (x + kCubic * x^3))) / 2
+template <class Value>
+void share_of(const Value& x, Value& share) {
+  Value power = x * x * x * -(kCubic * kTwoRoot2Pi) - x * kTwoRoot2Pi;
+  exp(power, power);
+  share = 1.0F / (power + 1.0F);
+}
+
+}  // namespace
+
+void gelu_tanh_forward(ExecContext&, ConstView x, View y) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    const T* const from = x.as<T>();
+    T* const to = y.as<T>();
+    parallel_for(x.numel(), kTanhGrain, [=](int64_t begin, int64_t end) {
+      for_lanes(begin, end, [=](auto& value, int64_t i) {
+        auto share = value;
+        load(from + i, value);
+        share_of(value, share);
+        value *= share;
+        store(value, to + i);
+      });
+    });
+  });
+}
+
+void gelu_tanh_backward(ExecContext&, ConstView x, ConstView grad_y, View grad_x) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    const T* const from = x.as<T>();
+    const T* const gradient = grad_y.as<T>();
+    T* const to = grad_x.as<T>();
+    parallel_for(x.numel(), kTanhGrain, [=](int64_t begin, int64_t end) {
+      for_lanes(begin, end, [=](auto& value, int64_t i) {
+        auto share = value, grad = value;
+        load(from + i, value);
+        load(gradient + i, grad);
+        share_of(value, share);
+        grad *= share + value * share * (1.0F - share) * (value * value * (3.0F * kCubic * kTwoRoot2Pi) + kTwoRoot2Pi);
+        store(grad, to + i);
+      });
+    });
+  });
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

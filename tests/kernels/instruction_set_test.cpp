@@ -10,10 +10,13 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/attention.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cast.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/layer_norm.h"
 #include "kernels/pool2d.h"
 #include "tests/support/stored.h"
 
@@ -89,6 +92,38 @@ TEST_P(InstructionSetTest, ElementwiseOperationsHaveTheSameBits) {
     }
     expect_equal_bits("dropout, " + what, {y},
                       [&] { dropout(ctx(), {.p = 0.3F, .seed = 5, .step = 2, .layer = 1}, a, y); });
+  }
+}
+
+TEST_P(InstructionSetTest, OperationsOfTransformersHaveTheSameBits) {
+  for (const auto& [length, heads, size] : {std::tuple<int64_t, int64_t, int64_t>{3, 1, 4}, {70, 2, 33}, {9, 1, 128}}) {
+    const int64_t width = heads * size;
+    const Shape shape{2, length, width}, rows{2, heads, length}, statistics{2 * length, 2};
+    const Tensor x = finite_tensor({2, length, 3 * width}, 1), y = empty(shape), log_sums = device.empty(rows),
+                 dots = device.empty(rows), grad_y = finite_tensor(shape, 2), grad_x = empty(x.shape());
+    const std::string what = x.shape().str();
+    expect_equal_bits("attention_forward, " + what, {y, log_sums},
+                      [&, h = heads] { attention_forward(ctx(), h, x, y, log_sums); });
+    expect_equal_bits("attention_backward, " + what, {grad_x},
+                      [&, h = heads] { attention_backward(ctx(), h, x, y, log_sums, grad_y, dots, grad_x); });
+    const Tensor from = special_tensor(shape, 3), to = empty(shape);
+    expect_equal_bits("gelu_forward, " + what, {to}, [&] { gelu_forward(ctx(), from, to, GeluForm::tanh); });
+    expect_equal_bits("gelu_backward, " + what, {to},
+                      [&] { gelu_backward(ctx(), grad_y, grad_y, to, GeluForm::tanh); });
+    const Tensor weight = device.tensor({width}, random_stored(DType::f32, width, 4)),
+                 normal = device.empty(statistics), grad_weight = device.empty({width}),
+                 grad_bias = device.empty({width});
+    expect_equal_bits("layer_norm_forward, " + what, {to, normal},
+                      [&] { layer_norm_forward(ctx(), 1e-5F, grad_y, weight, weight, to, normal); });
+    expect_equal_bits("layer_norm_backward, " + what, {to, grad_weight, grad_bias}, [&] {
+      layer_norm_backward_data(ctx(), grad_y, y, normal, weight, to);
+      layer_norm_backward_weight(ctx(), grad_y, y, normal, grad_weight, grad_bias, GradMode::overwrite);
+    });
+    const Tensor table = device.empty({length, width});
+    expect_equal_bits("add_positions, " + what, {to, table}, [&] {
+      add_positions(ctx(), from, finite_tensor({length, width}, 5), to);
+      add_positions_backward(ctx(), grad_y, table, GradMode::overwrite);
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/attention.h"
 #include "kernels/average.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cast.h"
@@ -15,6 +16,8 @@
 #include "kernels/difference.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/layer_norm.h"
 #include "kernels/linear.h"
 #include "kernels/pool2d.h"
 #include "kernels/step_control.h"
@@ -165,6 +168,28 @@ void add_gelu(Cases& all) {
              },
          .in_place = {1},
          .forward = [](const Arguments&, const DoubleTensor& x) { return reference_gelu(x); },
+         .x = 0});
+  }
+  const auto tanh_gradient = [](double x, double grad_y) {
+    const double slope = std::sqrt(2 / std::numbers::pi), t = std::tanh(slope * (x + 0.044715 * x * x * x));
+    return grad_y * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope * (1 + 3 * 0.044715 * x * x));
+  };
+  for (const int64_t n : {1, 9, 1027, 5000}) {
+    all.push_back({.name = "gelu_forward",
+                   .options = "tanh",
+                   .arguments = {input("x", {n}, -6, 6), output("y", {n}, kRelative, kAbsolute)},
+                   .call = [](ExecContext& ctx, const Views& v) { gelu_forward(ctx, v[0], v[1], GeluForm::tanh); },
+                   .reference = [](Arguments& v) { v[1] = reference_gelu_tanh(v[0]); },
+                   .in_place = {0}});
+    all.push_back(
+        {.name = "gelu_backward",
+         .options = "tanh",
+         .arguments = {input("x", {n}, -6, 6), input("grad_y", {n}),
+                       output("grad_x", {n}, 2 * kRelative, 2 * kAbsolute)},
+         .call = [](ExecContext& ctx, const Views& v) { gelu_backward(ctx, v[0], v[1], v[2], GeluForm::tanh); },
+         .reference = [=](Arguments& v) { v[2] = map(v[0], v[1], tanh_gradient); },
+         .in_place = {1},
+         .forward = [](const Arguments&, const DoubleTensor& x) { return reference_gelu_tanh(x); },
          .x = 0});
   }
   all.push_back({.name = "gelu_forward",
@@ -336,6 +361,236 @@ std::vector<float> with_ties(int64_t count) {
   for (size_t i = 5; i < values.size(); i += 13) values[i] = -INFINITY;
   for (size_t i = 8; i < values.size(); i += 41) values[i] = INFINITY;
   return values;
+}
+
+/// (rows, 2): mean and 1 / sqrt(variance + eps) of each row of the first argument.
+std::vector<double> statistics_of_rows(const DoubleTensor& x) {
+  const auto columns = static_cast<size_t>(x.shape[x.shape.rank() - 1]);
+  std::vector<double> all;
+  for (size_t first = 0; first < x.values.size(); first += columns) {
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < columns; ++c) mean += x.values[first + c] / static_cast<double>(columns);
+    for (size_t c = 0; c < columns; ++c)
+      variance += std::pow(x.values[first + c] - mean, 2) / static_cast<double>(columns);
+    all.push_back(mean);
+    all.push_back(1 / std::sqrt(variance + static_cast<double>(kEps)));
+  }
+  return all;
+}
+
+void add_layer_norm(Cases& all) {
+  const Content statistics = [](const Arguments& v, DType) { return to_floats(statistics_of_rows(v[0])); };
+  for (const Shape& s : {Shape{0, 5}, Shape{2, 1}, Shape{3, 5}, Shape{65, 17}, Shape{7, 64}, Shape{2, 3, 100},
+                         Shape{300, 33}, Shape{5, 1030}}) {
+    const int64_t columns = s[s.rank() - 1], rows = s.numel() / columns;
+    const Shape c{columns}, of_rows{rows, 2};
+    all.push_back(
+        {.name = "layer_norm_forward",
+         .arguments = {input("x", s), floats("weight", c), floats("bias", c), output("y", s, 5e-6, 5e-6),
+                       float_output("statistics", of_rows, 5e-6, 1e-6)},
+         .call = [](ExecContext& ctx, const Views& v) { layer_norm_forward(ctx, kEps, v[0], v[1], v[2], v[3], v[4]); },
+         .reference =
+             [](Arguments& v) {
+               v[3] = reference_layer_norm(static_cast<double>(kEps), v[0], v[1], v[2]);
+               v[4].values = statistics_of_rows(v[0]);
+             },
+         .in_place = {0}});
+    all.push_back(
+        {.name = "layer_norm_backward_data",
+         .arguments = {input("x", s), input("grad_y", s), floats("statistics", of_rows, statistics),
+                       floats("weight", c), output("grad_x", s, 1e-5, 6e-5)},
+         .call = [](ExecContext& ctx, const Views& v) { layer_norm_backward_data(ctx, v[0], v[1], v[2], v[3], v[4]); },
+         .reference =
+             [columns](Arguments& v) {
+               const auto width = static_cast<size_t>(columns);
+               for (size_t first = 0; first < v[0].values.size(); first += width) {
+                 const double mean = v[2].values[2 * first / width], inverse = v[2].values[2 * first / width + 1];
+                 double sum = 0, dot = 0;
+                 const auto normal = [&](size_t k) { return (v[0].values[first + k] - mean) * inverse; };
+                 const auto gradient = [&](size_t k) { return v[1].values[first + k] * v[3].values[k]; };
+                 for (size_t k = 0; k < width; ++k) {
+                   sum += gradient(k) / static_cast<double>(columns);
+                   dot += gradient(k) * normal(k) / static_cast<double>(columns);
+                 }
+                 for (size_t k = 0; k < width; ++k)
+                   v[4].values[first + k] = inverse * (gradient(k) - sum - normal(k) * dot);
+               }
+             },
+         .in_place = {1},
+         .forward =
+             [](const Arguments& v, const DoubleTensor& x) {
+               return reference_layer_norm(static_cast<double>(kEps), x, v[3], zeros(v[3].shape));
+             },
+         .x = 0});
+    for (const GradMode mode : kModes) {
+      const double slack = 2e-6 * static_cast<double>(rows + 10);
+      all.push_back(
+          {.name = "layer_norm_backward_weight",
+           .options = mode == GradMode::accumulate ? "added" : "",
+           .arguments = {input("x", s), input("grad_y", s), floats("statistics", of_rows, statistics),
+                         gradient("grad_weight", c, mode, 1e-5, slack), gradient("grad_bias", c, mode, 1e-5, slack)},
+           .call = [mode](ExecContext& ctx,
+                          const Views& v) { layer_norm_backward_weight(ctx, v[0], v[1], v[2], v[3], v[4], mode); },
+           .reference =
+               [mode, columns](Arguments& v) {
+                 DoubleTensor scaled = v[1];
+                 for (size_t i = 0; i < scaled.values.size(); ++i) {
+                   const size_t row = 2 * (i / static_cast<size_t>(columns));
+                   scaled.values[i] *= (v[0].values[i] - v[2].values[row]) * v[2].values[row + 1];
+                 }
+                 sum_columns(scaled, mode, v[3]);
+                 sum_columns(v[1], mode, v[4]);
+               }});
+    }
+  }
+}
+
+void add_embeddings(Cases& all) {
+  uint64_t seed = 900;
+  for (const auto& [count, table_rows, columns] :
+       {std::tuple<int64_t, int64_t, int64_t>{0, 3, 2}, {1, 1, 1}, {40, 3, 5}, {70, 100, 33}, {130, 60, 130}}) {
+    const std::vector<int32_t> rows = random_integers<int32_t>(count, ++seed, 0, table_rows - 1);
+    for (const GradMode mode : kModes) {
+      all.push_back(
+          {.name = "embedding_backward",
+           .options = mode == GradMode::accumulate ? "added" : "",
+           .arguments = {input("grad_y", {count, columns}),
+                         {.name = "rows",
+                          .shape = {count},
+                          .dtype = DType::i32,
+                          .content = constant({rows.begin(), rows.end()})},
+                         gradient("grad_table", {table_rows, columns}, mode, 1e-5, 1e-5)},
+           .call = [mode](ExecContext& ctx, const Views& v) { embedding_backward(ctx, v[1], v[0], v[2], mode); },
+           .reference =
+               [mode, rows, width = static_cast<size_t>(columns)](Arguments& v) {
+                 if (mode == GradMode::overwrite) v[2] = zeros(v[2].shape);
+                 for (size_t i = 0; i < v[0].values.size(); ++i)
+                   v[2].values[static_cast<size_t>(rows[i / width]) * width + i % width] += v[0].values[i];
+               }});
+    }
+  }
+  for (const auto& [s, positions] : {std::pair<Shape, int64_t>{{0, 2, 3}, 2},
+                                     {{1, 1, 1}, 1},
+                                     {{3, 5, 7}, 9},
+                                     {{2, 64, 48}, 64},
+                                     {{40, 3, 130}, 5}}) {
+    const Shape table{positions, s[2]};
+    const int64_t elements = s[1] * s[2];
+    all.push_back({.name = "add_positions",
+                   .arguments = {input("x", s), input("table", table), output("y", s)},
+                   .call = [](ExecContext& ctx, const Views& v) { add_positions(ctx, v[0], v[1], v[2]); },
+                   .reference =
+                       [elements](Arguments& v) {
+                         for (size_t i = 0; i < v[0].values.size(); ++i)
+                           v[2].values[i] = v[0].values[i] + v[1].values[i % static_cast<size_t>(elements)];
+                       },
+                   .in_place = {0}});
+    for (const GradMode mode : kModes) {
+      all.push_back(
+          {.name = "add_positions_backward",
+           .options = mode == GradMode::accumulate ? "added" : "",
+           .arguments = {input("grad_y", s), gradient("grad_table", table, mode, 1e-5, 1e-5)},
+           .call = [mode](ExecContext& ctx, const Views& v) { add_positions_backward(ctx, v[0], v[1], mode); },
+           .reference =
+               [mode, elements](Arguments& v) {
+                 if (mode == GradMode::overwrite) v[1] = zeros(v[1].shape);
+                 for (size_t i = 0; i < v[0].values.size(); ++i)
+                   v[1].values[i % static_cast<size_t>(elements)] += v[0].values[i];
+               }});
+    }
+  }
+}
+
+/// The gradient by x (N, T, 3 * heads * D) of attention, from the weights' definition.
+DoubleTensor attention_gradient(int64_t heads, const Arguments& v) {
+  const DoubleTensor& x = v[0];
+  const int64_t length = x.shape[1], width = x.shape[2] / 3, size = width / heads;
+  const double scale = 1 / std::sqrt(static_cast<double>(size));
+  DoubleTensor gradient = zeros(x.shape);
+  for (int64_t n = 0; n < x.shape[0]; ++n) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto at = [&](int64_t t, int64_t part, int64_t d) {
+        return static_cast<size_t>(((n * length + t) * 3 + part) * width + h * size + d);
+      };
+      const auto of_y = [&](int64_t t, int64_t d) {
+        return static_cast<size_t>((n * length + t) * width + h * size + d);
+      };
+      for (int64_t i = 0; i < length; ++i) {
+        double dot = 0;
+        for (int64_t d = 0; d < size; ++d) dot += v[1].values[of_y(i, d)] * v[3].values[of_y(i, d)];
+        for (int64_t j = 0; j <= i; ++j) {
+          double score = 0, product = 0;
+          for (int64_t d = 0; d < size; ++d) {
+            score += x.values[at(i, 0, d)] * x.values[at(j, 1, d)] * scale;
+            product += x.values[at(j, 2, d)] * v[3].values[of_y(i, d)];
+          }
+          const double weight = std::exp(score - v[2].values[static_cast<size_t>((n * heads + h) * length + i)]);
+          const double of_score = weight * (product - dot) * scale;
+          for (int64_t d = 0; d < size; ++d) {
+            gradient.values[at(i, 0, d)] += of_score * x.values[at(j, 1, d)];
+            gradient.values[at(j, 1, d)] += of_score * x.values[at(i, 0, d)];
+            gradient.values[at(j, 2, d)] += weight * v[3].values[of_y(i, d)];
+          }
+        }
+      }
+    }
+  }
+  return gradient;
+}
+
+/// (N, heads, T): the dot products of y and grad_y of each head.
+DoubleTensor attention_dots(int64_t head_count, const Arguments& v) {
+  const auto length = static_cast<size_t>(v[0].shape[1]), heads = static_cast<size_t>(head_count);
+  const size_t size = static_cast<size_t>(v[1].shape[2]) / heads;
+  DoubleTensor dots = zeros(v[5].shape);
+  for (size_t i = 0; i < v[1].values.size(); ++i) {
+    const size_t row = i / (heads * size), head = i / size % heads;
+    dots.values[(row / length * heads + head) * length + row % length] += v[1].values[i] * v[3].values[i];
+  }
+  return dots;
+}
+
+void add_attention(Cases& all) {
+  for (const auto& [samples, length, heads, size] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{0, 3, 1, 4},
+                                                     {1, 1, 1, 1},
+                                                     {2, 2, 3, 16},
+                                                     {1, 63, 2, 20},
+                                                     {1, 64, 1, 64},
+                                                     {2, 65, 2, 8},
+                                                     {1, 130, 1, 96},
+                                                     {1, 17, 1, 128}}) {
+    const int64_t width = heads * size, h = heads;
+    const Shape x{samples, length, 3 * width}, y{samples, length, width}, of_rows{samples, heads, length};
+    const Content of_y = [h](const Arguments& v, DType dtype) {
+      return stored(dtype, to_floats(reference_attention(h, v[0]).values));
+    };
+    const Content log_sums = [h](const Arguments& v, DType) {
+      DoubleTensor sums;
+      reference_attention(h, v[0], &sums);
+      return to_floats(sums.values);
+    };
+    all.push_back(
+        {.name = "attention_forward",
+         .options = fmt::format("{} heads", heads),
+         .arguments = {input("x", x, -2, 2), output("y", y, 2e-5, 2e-6), float_output("log_sums", of_rows, 5e-6, 5e-6)},
+         .call = [h](ExecContext& ctx, const Views& v) { attention_forward(ctx, h, v[0], v[1], v[2]); },
+         .reference = [h](Arguments& v) { v[1] = reference_attention(h, v[0], &v[2]); }});
+    all.push_back({.name = "attention_backward",
+                   .options = fmt::format("{} heads", heads),
+                   .arguments = {input("x", x, -2, 2),
+                                 {.name = "y", .shape = y, .content = of_y},
+                                 floats("log_sums", of_rows, log_sums),
+                                 input("grad_y", y),
+                                 output("grad_x", x, 5e-5, 2e-5),
+                                 float_output("dots", of_rows, 1e-5, 1e-5)},
+                   .call = [h](ExecContext& ctx,
+                               const Views& v) { attention_backward(ctx, h, v[0], v[1], v[2], v[3], v[5], v[4]); },
+                   .reference =
+                       [h](Arguments& v) {
+                         v[4] = attention_gradient(h, v);
+                         v[5] = attention_dots(h, v);
+                       }});
+  }
 }
 
 void add_pools(Cases& all) {
@@ -592,8 +847,9 @@ std::string OperationCase::str() const {
 const std::vector<OperationCase>& operation_cases() {
   static const Cases all = [] {
     Cases cases;
-    for (const auto add : {add_elementwise, add_relu_backward, add_gelu, add_transpose, add_dropout, add_batch_norm,
-                           add_pools, add_cross_entropy, add_products, add_flat_buffers})
+    for (const auto add :
+         {add_elementwise, add_relu_backward, add_gelu, add_transpose, add_dropout, add_batch_norm, add_layer_norm,
+          add_embeddings, add_attention, add_pools, add_cross_entropy, add_products, add_flat_buffers})
       add(cases);
     return cases;
   }();

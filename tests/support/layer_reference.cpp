@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "runtime/philox.h"
 
@@ -111,6 +112,55 @@ DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x,
 DoubleTensor reference_gelu(DoubleTensor x) {
   for (double& v : x.values) v *= 0.5 * std::erfc(-v / std::sqrt(2.0));
   return x;
+}
+
+DoubleTensor reference_gelu_tanh(DoubleTensor x) {
+  for (double& v : x.values) v *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
+  return x;
+}
+
+DoubleTensor reference_layer_norm(double eps, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias) {
+  const size_t columns = weight.values.size();
+  for (size_t first = 0; first < x.values.size(); first += columns) {
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < columns; ++c) mean += x.values[first + c] / static_cast<double>(columns);
+    for (size_t c = 0; c < columns; ++c)
+      variance += std::pow(x.values[first + c] - mean, 2) / static_cast<double>(columns);
+    for (size_t c = 0; c < columns; ++c) {
+      double& value = x.values[first + c];
+      value = (value - mean) / std::sqrt(variance + eps) * weight.values[c] + bias.values[c];
+    }
+  }
+  return x;
+}
+
+DoubleTensor reference_attention(int64_t heads, const DoubleTensor& x, DoubleTensor* log_sums) {
+  const int64_t samples = x.shape[0], length = x.shape[1], width = x.shape[2] / 3, size = width / heads;
+  const auto at = [&](int64_t n, int64_t t, int64_t part, int64_t h, int64_t d) {
+    return x.values[static_cast<size_t>(((n * length + t) * 3 + part) * width + h * size + d)];
+  };
+  DoubleTensor y{x.shape.with_last(width), std::vector<double>(static_cast<size_t>(samples * length * width))};
+  if (log_sums != nullptr)
+    *log_sums = {{samples, heads, length}, std::vector<double>(static_cast<size_t>(samples * heads * length))};
+  for (int64_t n = 0; n < samples; ++n) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t i = 0; i < length; ++i) {
+        std::vector<double> weights(static_cast<size_t>(i + 1));
+        double sum = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < size; ++d) score += at(n, i, 0, h, d) * at(n, j, 1, h, d);
+          sum += weights[static_cast<size_t>(j)] = std::exp(score / std::sqrt(static_cast<double>(size)));
+        }
+        for (int64_t d = 0; d < size; ++d) {
+          double& value = y.values[static_cast<size_t>((n * length + i) * width + h * size + d)];
+          for (int64_t j = 0; j <= i; ++j) value += weights[static_cast<size_t>(j)] / sum * at(n, j, 2, h, d);
+        }
+        if (log_sums != nullptr) log_sums->values[static_cast<size_t>((n * heads + h) * length + i)] = std::log(sum);
+      }
+    }
+  }
+  return y;
 }
 
 DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor& x) {

@@ -29,6 +29,10 @@ DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x);
 DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight,
                                   const DoubleTensor& bias);
 DoubleTensor reference_gelu(DoubleTensor x);
+DoubleTensor reference_gelu_tanh(DoubleTensor x);
+DoubleTensor reference_layer_norm(double eps, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias);
+/// x (N, T, 3 * heads * D): queries, keys, values. log_sums, if not null: (N, heads, T).
+DoubleTensor reference_attention(int64_t heads, const DoubleTensor& x, DoubleTensor* log_sums = nullptr);
 DoubleTensor reference_add(DoubleTensor a, const DoubleTensor& b);
 
 }  // namespace vitrine::test
