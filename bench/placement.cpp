@@ -61,7 +61,7 @@ bool measure(const Model& model, int64_t batch, const Case& c) {
   config.precision.compute = c.dtype;
   if (c.dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
-  if (model.targets_per_sample > 1) config.image_dtype = DType::f32;  // sequences, not pictures
+  if (model.targets_per_sample > 1) config.image_dtype = model.sample_dtype();  // sequences, not pictures
   if (model.takes_images()) {
     config.image_height = model.height;
     config.image_width = model.width;
@@ -87,7 +87,8 @@ int run(std::vector<std::string> names) {
              "mode", "dtype", "accumulate", "segments", "largest sum", "allocator", "above", "plan", "above", "ms");
   int high = 0;
   for (const std::string& name : names) {
-    const Model model = make_model(name, {model_image_size(name) > 0 ? 0 : 32});
+    const bool sized = model_image_size(name) > 0 || model_sequence_length(name) > 0;
+    const Model model = make_model(name, {.image_size = sized ? 0 : 32});
     for (const int64_t batch : {64, 512}) {
       for (const Case& c : cases()) high += measure(model, batch, c) ? 0 : 1;
     }

@@ -96,6 +96,7 @@ struct CheckpointLayout {
     same,        // same bytes
     conv_oihw,   // here (K, R, S, C), in the checkpoint (K, C, R, S)
     linear_chw,  // here (O, H*W*C), in the checkpoint (O, C*H*W): the first Linear after a flatten of (H, W, C)
+    transposed,  // here (O, I), in the checkpoint (I, O): transformers' Conv1D
   } kind = Kind::same;
   int64_t h = 0, w = 0, c = 0;  // linear_chw
 };
@@ -109,6 +110,8 @@ struct ParamSpec {
   bool of_norm = false;    // of a normalization layer: optimizers often do not decay it
   bool stays_f32 = false;  // the layer sees it in f32 in every precision
   bool trained = true;     // false: frozen (Sequential::freeze); it has no gradient and no optimizer state
+  /// Names that files may also give it: those of parts that share it ("lm_head.weight").
+  std::vector<std::string> other_names = {};
 };
 
 /// Memory of a layer that is no parameter: f32, never trained by the optimizer, at one place for the life of the model.
@@ -205,7 +208,8 @@ struct EmptyCall {
 /// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only:
 /// parameters, buffers, gradients and activations are passed in and returned. It computes in the dtype of its tensors:
 /// activations and parameters are all f32, all f16 or all bf16 (parameters that stay f32 excepted); buffers and
-/// gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension 0 is the batch;
+/// gradients of parameters are f32. See input_dtype() for the first layer
+/// of a model. A layer may be made of layers (Sequential, Residual). Dimension 0 is the batch;
 /// forward and backward are not called for an empty batch.
 ///
 /// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An
@@ -227,10 +231,15 @@ class Layer {
   /// Kind and configuration of the layer: "conv2d(3 -> 64, 11x11, stride 4, pad 2) + relu".
   virtual std::string describe() const = 0;
   virtual std::vector<ParamSpec> parameters() const { return {}; }
+  /// Not empty: the layer has no parameters of its own. It gets the one of this name, the only one of an earlier part
+  /// of the same Sequential ("wte.weight"), and adds to its gradient.
+  virtual std::string shared_parameter() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
   /// Names of numbers of training passes, saved as int64 scalars with the parameters ("num_batches_tracked"). The
   /// engine counts; layers do not read them.
   virtual std::vector<std::string> counters() const { return {}; }
+  /// dtype of the input, where activations have this one: i32 for a layer that takes tokens.
+  virtual DType input_dtype(DType activations) const { return activations; }
   /// throws ShapeError that states the expected shape when x does not fit.
   virtual Shape output_shape(const Shape& x) const = 0;
   /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input,

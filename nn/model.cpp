@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/gpt.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/linear.h"
@@ -161,7 +162,17 @@ struct Recipe {
   int64_t image_size = 0;  // 0: set by the data
   int64_t channels = 3, classes = 10;
   bool sequence = false;  // image_size positions, each with a target
+  GptConfig gpt = {};     // with layers: takes tokens
 };
+
+Recipe gpt_recipe(std::string name, int64_t layers, int64_t width, int64_t heads, int64_t positions,
+                  int64_t vocabulary) {
+  return {.name = std::move(name),
+          .has_dropout = true,
+          .build = nullptr,
+          .classes = vocabulary,
+          .gpt = {.layers = layers, .width = width, .heads = heads, .positions = positions}};
+}
 
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all{
@@ -180,6 +191,11 @@ const std::vector<Recipe>& recipes() {
        .channels = kWideHeadFeatures,
        .classes = 40000,
        .sequence = true},
+      gpt_recipe("gpt2", 12, 768, 12, 1024, 50257),
+      gpt_recipe("gpt2-medium", 24, 1024, 16, 1024, 50257),
+      gpt_recipe("gpt2-large", 36, 1280, 20, 1024, 50257),
+      gpt_recipe("gpt2-xl", 48, 1600, 25, 1024, 50257),
+      gpt_recipe("nano-gpt", 6, 384, 6, 256, 256),
   };
   return all;
 }
@@ -190,6 +206,26 @@ const Recipe& find_recipe(const std::string& name) {
   }
   throw ConfigError(
       fmt::format("make_model: unknown model '{}', expected one of {}", name, fmt::join(model_names(), ", ")));
+}
+
+Model make_gpt(const Recipe& recipe, const ModelOptions& options) {
+  GptConfig config = recipe.gpt;
+  config.vocabulary = options.classes.value_or(recipe.classes);
+  config.dropout = options.dropout.value_or(0.0F);
+  const int64_t length = options.sequence_length != 0 ? options.sequence_length : config.positions;
+  if (options.image_size != 0)
+    throw ConfigError(fmt::format("make_model: image_size is {}, but {} takes tokens; leave it out", options.image_size,
+                                  recipe.name));
+  if (length < 1 || length > config.positions) {
+    throw ConfigError({given(settings::kSequenceLength, std::to_string(length)),
+                       fmt::format(": {} takes sequences of 1 to {} tokens", recipe.name, config.positions)});
+  }
+  Model model{.name = recipe.name,
+              .classes = config.vocabulary,
+              .net = std::make_unique<Sequential>(gpt_parts(config)),
+              .targets_per_sample = length,
+              .sample_shape = {length}};
+  return model;
 }
 
 }  // namespace
@@ -212,10 +248,19 @@ const std::vector<std::string>& model_names() {
 
 int64_t model_image_size(const std::string& name) { return find_recipe(name).image_size; }
 
-float model_dropout(const std::string& name) { return find_recipe(name).has_dropout ? kDropout : 0.0F; }
+int64_t model_sequence_length(const std::string& name) { return find_recipe(name).gpt.positions; }
+
+float model_dropout(const std::string& name) {
+  const Recipe& recipe = find_recipe(name);
+  return recipe.has_dropout && recipe.gpt.layers == 0 ? kDropout : 0.0F;
+}
 
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);
+  if (recipe.gpt.layers > 0) return make_gpt(recipe, options);
+  if (options.sequence_length != 0)
+    throw ConfigError({given(settings::kSequenceLength, std::to_string(options.sequence_length)),
+                       fmt::format(": {} takes no tokens; leave it out", name)});
   const int64_t size = options.image_size != 0 ? options.image_size : recipe.image_size;
   const int64_t channels = options.channels.value_or(recipe.channels),
                 classes = options.classes.value_or(recipe.classes);
@@ -227,8 +272,8 @@ Model make_model(const std::string& name, const ModelOptions& options) {
   }
   if (!recipe.has_dropout && options.dropout.value_or(0.0F) != 0.0F) {
     throw ConfigError(fmt::format(
-        "make_model: dropout is {1}, but {0} has no dropout; leave the option out, or choose alexnet or vgg16", name,
-        *options.dropout));
+        "make_model: dropout is {1}, but {0} has no dropout; leave the option out, or choose alexnet, vgg16 or a GPT",
+        name, *options.dropout));
   }
   Model model{.name = name,
               .height = size,

@@ -23,6 +23,8 @@ struct Model {
 
   bool takes_images() const { return sample_shape.rank() == 0; }
   Shape input_shape(int64_t samples) const;
+  /// Of samples that are not images: f32, or i32 for tokens.
+  DType sample_dtype() const { return net->input_dtype(DType::f32); }
   /// Shape of the labels of a batch: (samples), or (samples, targets_per_sample) when there are several per sample.
   Shape label_shape(int64_t samples) const {
     return targets_per_sample == 1 ? Shape{samples} : Shape{samples, targets_per_sample};
@@ -37,14 +39,18 @@ struct ModelOptions {
   std::optional<int64_t> channels = std::nullopt;  // 3; wide-head 512
   std::optional<int64_t> classes = std::nullopt;   // 10; wide-head 40,000
   std::optional<float> dropout = std::nullopt;     // overrides the model's
+  int64_t sequence_length = 0;                     // tokens of a sample of a GPT; 0: its own
 };
 
-/// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head".
+/// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head", "gpt2",
+/// "gpt2-medium", "gpt2-large", "gpt2-xl", "nano-gpt".
 const std::vector<std::string>& model_names();
 
 /// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that
 /// lists the models when the name is unknown.
 int64_t model_image_size(const std::string& name);
+/// Tokens of a sample when ModelOptions has none; 0 for a model that takes no tokens. throws as model_image_size() does
+int64_t model_sequence_length(const std::string& name);
 /// Probability of dropout when ModelOptions has none; 0 for a model without dropout. throws as model_image_size() does
 float model_dropout(const std::string& name);
 
@@ -64,6 +70,10 @@ float model_dropout(const std::string& name);
 ///   wide-head  the head of a language model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512)
 ///              ReLU and decoder Linear(-> classes), with a target at every position: logits of 32 sequences of 250
 ///              over 40,000 classes take 1.28 GB
+///   gpt2, gpt2-medium, gpt2-large, gpt2-xl  Radford et al. 2019 with 124, 355, 774 and 1,558 million parameters,
+///              transformers' names and initialization: sequences of tokens (N, 1024), a target at every position, and
+///              50,257 classes
+///   nano-gpt   the same with 6 layers, 384 wide, 6 heads and sequences of 256: nanoGPT's model of characters
 /// A ReLU between a convolution and a maximum is applied after the maximum (see MaxPool2d).
 Model make_model(const std::string& name, const ModelOptions& options);
 

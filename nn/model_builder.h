@@ -20,6 +20,7 @@ class ModelBuilder {
 
   /// The input of the next part.
   const Shape& shape() const { return shape_; }
+  bool empty() const { return parts_.empty(); }
   /// throws ShapeError, which begins with the name, when the layer does not take such an input
   void add(std::string name, std::unique_ptr<Layer> layer) {
     try {

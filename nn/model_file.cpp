@@ -14,11 +14,15 @@
 
 #include "nn/json_file.h"
 #include "nn/layers/activations.h"
+#include "nn/layers/attention.h"
 #include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
+#include "nn/layers/embedding.h"
+#include "nn/layers/layer_norm.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/layers/residual.h"
 #include "nn/model.h"
 #include "nn/model_builder.h"
 #include "runtime/descriptor.h"
@@ -85,6 +89,11 @@ class Settings {
       throw Problem(fmt::format("{} is {}, expected a number from {} to {}", name, shown(*value), least, most));
     return x;
   }
+  /// The standard deviation of a normal distribution from which a weight starts, if it is there.
+  std::optional<Init> deviation(const char* name) {
+    if (find(name) == nullptr) return {};
+    return Init{Init::Kind::normal, static_cast<float>(number(name, 0.0, 0.0, 1e6))};
+  }
   bool flag(const char* name, bool standard) {
     const Json* value = find(name);
     if (value == nullptr) return standard;
@@ -131,10 +140,32 @@ class Settings {
 /// What follows the layer that is added, and is merged into it.
 enum class Next { other, relu, relu_and_max_pool };
 
+struct NamedLayer {
+  std::string name, type;
+  const Json* json;
+};
+
+std::vector<NamedLayer> layers_of(const Json& layers, bool outermost);
+
 class FileModel {
  public:
-  explicit FileModel(const Shape& input) : builder_(input) {}
+  /// dropouts  of the model so far
+  FileModel(const Shape& input, int64_t& dropouts) : builder_(input), dropouts_(dropouts) {}
 
+  void add_all(const Json& json, bool outermost);
+
+  /// Number of classes that the last layer distinguishes; `rank` is that of the output.
+  int64_t classes(int rank) const {
+    const Shape& shape = builder_.shape();
+    if (shape.rank() != rank) {
+      throw Problem(fmt::format("the output has shape {}, expected (N, {}classes): end with {}Linear", shape.str(),
+                                rank == 3 ? "tokens, " : "", rank == 3 ? "" : "Flatten and "));
+    }
+    return shape[rank - 1];
+  }
+  std::unique_ptr<Sequential> build() { return builder_.build(); }
+
+ private:
   static bool takes_relu(const std::string& type) {
     return type == "Conv2d" || type == "Linear" || type == "BatchNorm2d";
   }
@@ -154,18 +185,6 @@ class FileModel {
       throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements,
                                 kMostElements));
   }
-  /// Number of classes that the last layer distinguishes.
-  int64_t classes() const {
-    const Shape& shape = builder_.shape();
-    if (shape.rank() != 2) {
-      throw Problem(
-          fmt::format("the output has shape {}, expected (N, classes): end with Flatten and Linear", shape.str()));
-    }
-    return shape[1];
-  }
-  std::unique_ptr<Sequential> build() { return builder_.build(); }
-
- private:
   static double elements_of(const Shape& shape) {
     double all = 1.0;
     for (int i = 0; i < shape.rank(); ++i) all *= static_cast<double>(shape[i]);
@@ -200,17 +219,74 @@ class FileModel {
     check_weight({in, config.out_channels, window, window});
     builder_.add(name, std::make_unique<Conv2d>(config));
   }
+  /// Of the last dimension of a layer that takes vectors, or sequences of them.
+  int64_t features(const char* what) const {
+    const Shape& shape = builder_.shape();
+    if (shape.rank() != 2 && shape.rank() != 3)
+      throw Problem(fmt::format("{} needs a Flatten before it: its input has shape {}", what, shape.str()));
+    return shape[shape.rank() - 1];
+  }
   void linear(const std::string& name, Settings& s, Next next) {
-    if (builder_.shape().rank() != 2)
-      throw Problem(fmt::format("Linear needs a Flatten before it: its input has shape {}", builder_.shape().str()));
-    const int64_t in = builder_.shape()[1], out = s.size("out_features", 1);
+    const int64_t in = features("Linear"), out = s.size("out_features", 1);
     s.expect("in_features", in);
     check_weight({in, out});
-    builder_.add(name, std::make_unique<Linear>(LinearConfig{.in_features = in,
-                                                             .out_features = out,
-                                                             .bias = s.flag("bias", true),
-                                                             .relu = next != Next::other,
-                                                             .weight_layout = builder_.take_flattened()}));
+    LinearConfig config{.in_features = in,
+                        .out_features = out,
+                        .bias = s.flag("bias", true),
+                        .relu = next != Next::other,
+                        .weight_init = s.deviation("std"),
+                        .weight_layout = builder_.take_flattened()};
+    if (const Json* const shared = s.find("shared_weight"))
+      config.shared_weight = shared->is_string() ? shared->get<std::string>() : shown(*shared);
+    builder_.add(name, std::make_unique<Linear>(config));
+  }
+  void conv1d(const std::string& name, Settings& s, Next) {  // transformers' name for a Linear with another layout
+    const int64_t in = features("Conv1D"), out = s.size("nf", 1);
+    s.expect("nx", in);
+    check_weight({in, out});
+    builder_.add(name, std::make_unique<Linear>(
+                           LinearConfig{.in_features = in,
+                                        .out_features = out,
+                                        .weight_init = s.deviation("std").value_or(Init{Init::Kind::normal, 0.02F}),
+                                        .weight_layout = {.kind = CheckpointLayout::Kind::transposed}}));
+  }
+  void layer_norm(const std::string& name, Settings& s, Next) {
+    const int64_t in = features("LayerNorm");
+    s.expect("normalized_shape", in);
+    s.only("elementwise_affine", true);
+    s.only("bias", true);
+    builder_.add(name, std::make_unique<LayerNorm>(in, static_cast<float>(s.number("eps", 1e-5, 1e-30, 1.0))));
+  }
+  void embedding(const std::string& name, Settings& s, Next) {
+    if (!builder_.empty() || builder_.shape().rank() != 2)
+      throw Problem("Embedding takes tokens: it is the first layer, and \"input\" is [tokens]");
+    const int64_t rows = s.size("num_embeddings", 1), size = s.size("embedding_dim", 1);
+    check_weight({rows, size});
+    s.only("padding_idx", nullptr);
+    builder_.add(name,
+                 std::make_unique<Embedding>(rows, size, s.deviation("std").value_or(Init{Init::Kind::normal, 1.0F})));
+  }
+  void positions(const std::string& name, Settings& s, Next) {
+    if (builder_.shape().rank() != 3) throw Problem("Positions needs an Embedding before it");
+    const int64_t size = builder_.shape()[2], count = s.size("num_embeddings", 1, builder_.shape()[1]);
+    s.expect("embedding_dim", size);
+    check_weight({count, size});
+    builder_.add(name,
+                 std::make_unique<Positions>(count, size, s.deviation("std").value_or(Init{Init::Kind::normal, 1.0F})));
+  }
+  void attention(const std::string& name, Settings& s, Next) {
+    builder_.add(name, std::make_unique<Attention>(s.size("num_heads", 1)));
+  }
+  std::unique_ptr<Sequential> inner(Settings& s) {
+    const Json* const layers = s.find("layers");
+    if (layers == nullptr) throw Problem("layers is missing");
+    FileModel parts(builder_.shape(), dropouts_);
+    parts.add_all(*layers, false);
+    return parts.build();
+  }
+  void sequential(const std::string& name, Settings& s, Next) { builder_.add(name, inner(s)); }
+  void residual(const std::string& name, Settings& s, Next) {
+    builder_.add(name, std::make_unique<Residual>(inner(s), nullptr, false));
   }
   void batch_norm(const std::string& name, Settings& s, Next next) {
     const int64_t in = channels("BatchNorm2d");
@@ -249,6 +325,8 @@ class FileModel {
     builder_.add(name, std::make_unique<ReLU>());
   }
   void gelu(const std::string& name, Settings& s, Next) {
+    const Json* const form = s.find("approximate");
+    if (form != nullptr && *form == "tanh") return builder_.add(name, std::make_unique<GELU>(GeluForm::tanh));
     s.only("approximate", "none");
     builder_.add(name, std::make_unique<GELU>());
   }
@@ -270,17 +348,24 @@ class FileModel {
   static constexpr Type kTypes[] = {{"AdaptiveAvgPool2d", &FileModel::adaptive_avg_pool},
                                     {"AvgPool2d", &FileModel::avg_pool},
                                     {"BatchNorm2d", &FileModel::batch_norm},
+                                    {"CausalSelfAttention", &FileModel::attention},
+                                    {"Conv1D", &FileModel::conv1d},
                                     {"Conv2d", &FileModel::conv2d},
                                     {"Dropout", &FileModel::dropout},
+                                    {"Embedding", &FileModel::embedding},
                                     {"Flatten", &FileModel::flatten},
                                     {"GELU", &FileModel::gelu},
+                                    {"LayerNorm", &FileModel::layer_norm},
                                     {"Linear", &FileModel::linear},
                                     {"MaxPool2d", &FileModel::max_pool},
-                                    {"ReLU", &FileModel::relu}};
+                                    {"Positions", &FileModel::positions},
+                                    {"ReLU", &FileModel::relu},
+                                    {"Residual", &FileModel::residual},
+                                    {"Sequential", &FileModel::sequential}};
 
   ModelBuilder builder_;
   bool relu_waits_ = false;  // for the maximum that comes next
-  int64_t dropouts_ = 0;
+  int64_t& dropouts_;
 };
 
 /// A text of the file that names something: letters, digits and "._-", as in the names of PyTorch's parameters.
@@ -310,28 +395,25 @@ Json parse(const std::string& text) {
   }
 }
 
-/// [channels, height, width] of one image.
+/// [channels, height, width] of one image, or [tokens] of a sequence.
 Shape input_of(const Json& input) {
   const auto fits = [](const Json& size, int64_t most) {
     return size.is_number_unsigned() && size.get<uint64_t>() >= 1 &&
            size.get<uint64_t>() <= static_cast<uint64_t>(most);
   };
   constexpr int64_t kLargestSide = int64_t{1} << 16;
+  if (input.is_array() && input.size() == 1 && fits(input[0], kLargestSide)) return {1, input[0].get<int64_t>()};
   if (!input.is_array() || input.size() != 3 || !fits(input[0], kMostChannels) || !fits(input[1], kLargestSide) ||
       !fits(input[2], kLargestSide)) {
     throw Problem(
-        fmt::format("input is {}, expected [channels, height, width] with 1 to {} channels and sides of 1 to {}",
+        fmt::format("input is {}, expected [channels, height, width] with 1 to {} channels and sides of 1 to {}, or "
+                    "[tokens]",
                     shown(input), kMostChannels, kLargestSide));
   }
   return {1, input[1].get<int64_t>(), input[2].get<int64_t>(), input[0].get<int64_t>()};
 }
 
-struct NamedLayer {
-  std::string name, type;
-  const Json* json;
-};
-
-std::vector<NamedLayer> layers_of(const Json& layers) {
+std::vector<NamedLayer> layers_of(const Json& layers, bool outermost) {
   if (!layers.is_array() || layers.empty() || layers.size() > kMostLayers) {
     throw Problem(fmt::format("layers must be a list of 1 to {} layers", kMostLayers));
   }
@@ -340,10 +422,37 @@ std::vector<NamedLayer> layers_of(const Json& layers) {
     const std::string place = fmt::format("layer {}", all.size());
     if (!layer.is_object() || !layer.contains("type") || !layer["type"].is_string())
       throw Problem(place + " has no type, such as \"Conv2d\"");
-    std::string name = layer.contains("name") ? name_in(layer["name"], place + ": name") : std::to_string(all.size());
+    std::string name = std::to_string(all.size());
+    const bool unnamed = !outermost && layer.value("name", Json()) == "" && layer.contains("layers");
+    if (layer.contains("name")) name = unnamed ? "" : name_in(layer["name"], place + ": name");
     all.push_back({std::move(name), layer["type"].get<std::string>(), &layer});
   }
   return all;
+}
+
+void FileModel::add_all(const Json& json, bool outermost) {
+  const std::vector<NamedLayer> layers = layers_of(json, outermost);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto& [name, type, settings] = layers[i];
+    const auto is = [&](size_t index, const char* wanted) {
+      return index < layers.size() && layers[index].type == wanted;
+    };
+    Next next = Next::other;
+    if (takes_relu(type) && is(i + 1, "ReLU"))
+      next = is(i + 2, "MaxPool2d") && type == "Conv2d" ? Next::relu_and_max_pool : Next::relu;
+    size_t at = i;
+    try {
+      Settings own(*settings);
+      add(name, type, own, next);
+      if (next != Next::other) {
+        Settings relu(*layers[at = ++i].json);
+        relu.ignore("inplace");
+        relu.finish();
+      }
+    } catch (const std::runtime_error& problem) {
+      throw Problem(fmt::format("layer {} ({} {}): {}", at, excerpt(layers[at].type), layers[at].name, problem.what()));
+    }
+  }
 }
 
 Model model_of(const Json& json, const std::string& path) {
@@ -356,37 +465,21 @@ Model model_of(const Json& json, const std::string& path) {
       throw Problem(fmt::format("'{}' is unknown; a model has name, input and layers", excerpt(key)));
   }
   const Shape input = input_of(json["input"]);
-  const std::vector<NamedLayer> layers = layers_of(json["layers"]);
-  FileModel model(input);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const auto& [name, type, settings] = layers[i];
-    const auto is = [&](size_t index, const char* wanted) {
-      return index < layers.size() && layers[index].type == wanted;
-    };
-    Next next = Next::other;
-    if (FileModel::takes_relu(type) && is(i + 1, "ReLU"))
-      next = is(i + 2, "MaxPool2d") && type == "Conv2d" ? Next::relu_and_max_pool : Next::relu;
-    size_t at = i;
-    try {
-      Settings own(*settings);
-      model.add(name, type, own, next);
-      if (next != Next::other) {
-        Settings relu(*layers[at = ++i].json);
-        relu.ignore("inplace");
-        relu.finish();
-      }
-    } catch (const std::runtime_error& problem) {
-      throw Problem(fmt::format("layer {} ({} {}): {}", at, excerpt(layers[at].type), layers[at].name, problem.what()));
-    }
-  }
+  int64_t dropouts = 0;
+  FileModel model(input, dropouts);
+  model.add_all(json["layers"], true);
   const std::string name =
       json.contains("name") ? name_in(json["name"], "name") : std::filesystem::path(path).stem().string();
-  Model result{.name = name,
-               .height = input[1],
-               .width = input[2],
-               .channels = input[3],
-               .classes = model.classes(),
-               .net = model.build()};
+  const bool tokens = input.rank() == 2;
+  Model result{.name = name, .classes = model.classes(tokens ? 3 : 2), .net = model.build()};
+  if (tokens) {
+    result.targets_per_sample = input[1];
+    result.sample_shape = {input[1]};
+  } else {
+    result.height = input[1];
+    result.width = input[2];
+    result.channels = input[3];
+  }
   if (result.net->parameters().empty()) throw Problem("no layer has parameters");
   return result;
 }

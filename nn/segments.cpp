@@ -88,7 +88,7 @@ class MetaModel {
 Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   MetaModel model(net, compute);
   ExecContext& ctx = model.ctx();
-  const Tensor input = ctx.allocate(batch.with_dim0(2), compute, Category::activations, "input");
+  const Tensor input = ctx.allocate(batch.with_dim0(2), net.input_dtype(compute), Category::activations, "input");
   // Keep all outputs alive so that addresses are unique.
   std::vector<Tensor> outputs{input};
   Tensor output;
@@ -227,8 +227,9 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
     return ctx.allocate(shape, compute, Category::activations, name);
   };
   std::vector<PartCost> costs;
-  Tensor x = block(pass.input_form ? pass.input_form.packed_shape(input[0]) : input, "input");
-  size_t parameter = 0, buffer = 0;
+  Tensor x = ctx.allocate(pass.input_form ? pass.input_form.packed_shape(input[0]) : input, net.input_dtype(compute),
+                          Category::activations, "input");
+  size_t buffer = 0;
   bool runs_backward = false;
   const Layer* before = nullptr;
   for (size_t i = 0; i < net.parts().size(); ++i) {
@@ -239,11 +240,9 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
     if (i > 0) own.input_form = {};
     Pass again = own;
     again.recomputes = true;
-    const size_t parameters = layer.parameters().size(), buffers = layer.buffers().size();
-    const ParamViews params = ParamViews(model.parameters).subspan(parameter, parameters);
-    const ParamViews grads = ParamViews(model.grads).subspan(parameter, parameters);
+    const size_t buffers = layer.buffers().size();
+    const ParamViews params = net.of_part(model.parameters, i), grads = net.of_part(model.grads, i);
     const BufferViews views = BufferViews(model.buffers).subspan(buffer, buffers);
-    parameter += parameters;
     buffer += buffers;
     if (layer.is_identity(images, own)) {
       x = x.reshape(shape);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -59,11 +60,20 @@ Tensor allocate_by_leaf(ExecContext& ctx, const Leaves& leaves, const View& grad
                       "gradients of leaves");
 }
 
-void backward_leaves(const Layer& layer, const BackwardCall& call) {
+/// What becomes of the leaves' parts of a gradient. By default they are added up where the layer is done.
+struct LeafGradients {
+  Tensor held = {};  // not empty: those of the only parameter
+  GradMode mode = GradMode::overwrite;
+  bool complete = true;  // false: other layers add to them
+};
+
+void backward_leaves(const Layer& layer, const BackwardCall& call, const LeafGradients& gradients = {}) {
   if (call.pass.leaves == nullptr || layer.handles_leaves()) return layer.backward(call);
   const Leaves& leaves = *call.pass.leaves;
   std::vector<Tensor> by_leaf;
-  for (const View& grad : call.grad_params) by_leaf.push_back(allocate_by_leaf(call.ctx, leaves, grad));
+  if (gradients.held) by_leaf.push_back(gradients.held);
+  for (size_t p = by_leaf.size(); p < call.grad_params.size(); ++p)
+    by_leaf.push_back(allocate_by_leaf(call.ctx, leaves, call.grad_params[p]));
   const Tensor sums_by_leaf = allocate_by_leaf(call.ctx, leaves, call.grad_x_sums);
   const auto row = [](const Tensor& rows, size_t i, const View& like) {
     const auto at = static_cast<int64_t>(i);
@@ -73,18 +83,26 @@ void backward_leaves(const Layer& layer, const BackwardCall& call) {
     const auto& [begin, end] = leaves.own[i].rows;
     const Pass pass = pass_of_leaf(call.pass, leaves.own[i]);
     std::vector<View> grads;
-    for (size_t p = 0; p < by_leaf.size(); ++p) grads.push_back(row(by_leaf[p], i, call.grad_params[p]));
+    for (size_t p = 0; p < by_leaf.size(); ++p)
+      grads.push_back(row(by_leaf[p], i, gradients.held ? call.params[p] : call.grad_params[p]));
     layer.backward({call.ctx, call.params, call.saved.parts[i], call.grad_y.rows(begin, end),
-                    call.grad_x ? call.grad_x.rows(begin, end) : Tensor(), grads, GradMode::overwrite, pass,
-                    call.buffers, row(sums_by_leaf, i, call.grad_x_sums)});
+                    call.grad_x ? call.grad_x.rows(begin, end) : Tensor(), grads, gradients.mode, pass, call.buffers,
+                    row(sums_by_leaf, i, call.grad_x_sums)});
   }
-  for (size_t p = 0; p < by_leaf.size(); ++p) {
+  for (size_t p = 0; gradients.complete && p < by_leaf.size(); ++p) {
     if (by_leaf[p]) leaves.sums->add_gradient(call.ctx, by_leaf[p], call.grad_params[p]);
   }
   if (sums_by_leaf) leaves.sums->add_gradient(call.ctx, sums_by_leaf, call.grad_x_sums);
 }
 
+std::string joined(const std::string& part, const std::string& name) { return part.empty() ? name : part + "." + name; }
+
 }  // namespace
+
+struct Sequential::SharedGradients {
+  std::map<int, Tensor> held;  // by parameter: what later parts have computed, in exact mode for each leaf
+  std::set<int> begun;         // parameters whose gradients later parts have written to where they stay
+};
 
 Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   std::set<std::string> names;
@@ -92,8 +110,8 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   size_t first_buffer = 0;
   for (Part& part : parts_) {
     part.label = part.name;
-    part.layer->prefix_labels(part.name + ".");
-    if (!names.insert(part.name).second)
+    part.layer->prefix_labels(joined(part.name, ""));
+    if (!part.name.empty() && !names.insert(part.name).second)
       throw ConfigError(fmt::format("Sequential: two parts are named '{}'; give each part its own name", part.name));
     first_parameter_.push_back(first);
     first_buffer_.push_back(first_buffer);
@@ -103,11 +121,25 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   first_parameter_.push_back(first);
   first_buffer_.push_back(first_buffer);
   frozen_.resize(static_cast<size_t>(first));
+  const std::vector<ParamSpec> specs = parameters();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const std::string shared = parts_[i].layer->shared_parameter();
+    shared_parameter_.push_back(-1);
+    for (size_t owner = 0; owner < i; ++owner) {
+      const int parameter = first_parameter_[owner];
+      if (parameter + 1 == first_parameter_[owner + 1] && specs[static_cast<size_t>(parameter)].name == shared)
+        shared_parameter_.back() = parameter;
+    }
+    if (!shared.empty() && shared_parameter_.back() < 0) {
+      throw ConfigError(fmt::format("Sequential: '{}' shares {}, expected the only parameter of an earlier part",
+                                    parts_[i].name, shared));
+    }
+  }
 }
 
 void Sequential::prefix_labels(const std::string& prefix) {
   for (Part& part : parts_) {
-    part.label = prefix + part.label;
+    part.label = part.label.empty() ? prefix.substr(0, prefix.size() - 1) : prefix + part.label;
     part.layer->prefix_labels(prefix);
   }
 }
@@ -137,8 +169,12 @@ std::vector<ParamSpec> Sequential::parameters() const {
   std::vector<ParamSpec> specs;
   for (const Part& part : parts_) {
     for (ParamSpec& spec : part.layer->parameters()) {
-      spec.name = part.name + "." + spec.name;
+      spec.name = joined(part.name, spec.name);
       spec.trained = !frozen_[specs.size()];
+      for (size_t i = 0; i < shared_parameter_.size(); ++i) {
+        if (shared_parameter_[i] == static_cast<int>(specs.size()))
+          spec.other_names.push_back(joined(parts_[i].name, "weight"));
+      }
       specs.push_back(std::move(spec));
     }
   }
@@ -149,7 +185,7 @@ std::vector<BufferSpec> Sequential::buffers() const {
   std::vector<BufferSpec> specs;
   for (const Part& part : parts_) {
     for (BufferSpec& spec : part.layer->buffers()) {
-      spec.name = part.name + "." + spec.name;
+      spec.name = joined(part.name, spec.name);
       specs.push_back(std::move(spec));
     }
   }
@@ -159,9 +195,13 @@ std::vector<BufferSpec> Sequential::buffers() const {
 std::vector<std::string> Sequential::counters() const {
   std::vector<std::string> names;
   for (const Part& part : parts_) {
-    for (const std::string& name : part.layer->counters()) names.push_back(part.name + "." + name);
+    for (const std::string& name : part.layer->counters()) names.push_back(joined(part.name, name));
   }
   return names;
+}
+
+DType Sequential::input_dtype(DType activations) const {
+  return parts_.empty() ? activations : parts_.front().layer->input_dtype(activations);
 }
 
 Shape Sequential::output_shape(const Shape& x) const {
@@ -208,6 +248,9 @@ void Sequential::backward(const BackwardCall& call) const {
 void Sequential::report(const ParametersUsed& used, Use use, size_t begin, size_t end) const {
   if (used && first_parameter_[begin] < first_parameter_[end])
     used(use, first_parameter_[begin], first_parameter_[end]);
+  for (size_t i = begin; used && i < end; ++i) {
+    if (shared_parameter_[i] >= 0) used(use, shared_parameter_[i], shared_parameter_[i] + 1);
+  }
 }
 
 void Sequential::forward_empty(const EmptyCall& call, const ParametersUsed& used) const {
@@ -251,6 +294,7 @@ void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved,
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
+  if (shared_parameter_[part] >= 0) return all.subspan(static_cast<size_t>(shared_parameter_[part]), 1);
   const auto begin = static_cast<size_t>(first_parameter_[part]);
   return all.subspan(begin, static_cast<size_t>(first_parameter_[part + 1]) - begin);
 }
@@ -330,7 +374,8 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
     } else if (layer.forward_in_place() && before != nullptr && before->output_need() != OutputNeed::values) {
       y = x;
     } else {
-      y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].label + ".output");
+      const DType dtype = x.dtype() == DType::i32 ? of_part(params, i).front().dtype : x.dtype();
+      y = ctx.allocate(shapes[i + 1], dtype, Category::activations, parts_[i].label + ".output");
     }
     Saved kept = name_layer(parts_[i], [&] {
       return forward_leaves(layer, {ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
@@ -400,6 +445,41 @@ void release(Saved& saved) {
 
 }  // namespace
 
+void Sequential::backward_part(size_t i, const BackwardCall& call, SharedGradients& shared, bool in_buckets) const {
+  const Layer& layer = *parts_[i].layer;
+  const bool shares = shared_parameter_[i] >= 0;
+  const int parameter = shares ? shared_parameter_[i] : first_parameter_[i];
+  const bool by_leaf = call.pass.leaves != nullptr;
+  if (shares && !frozen_[static_cast<size_t>(parameter)]) {
+    BackwardCall own = call;
+    Tensor& held = shared.held[parameter];
+    const bool first = by_leaf || in_buckets ? !held : shared.begun.insert(parameter).second;
+    if (first && (by_leaf || in_buckets)) {
+      const Shape& shape = call.params[0].shape;
+      held =
+          call.ctx.allocate(by_leaf ? Shape{static_cast<int64_t>(call.pass.leaves->own.size()), shape.numel()} : shape,
+                            DType::f32, Category::gradients, "gradient of a shared parameter");
+      own.mode = GradMode::overwrite;
+    } else if (!first) {
+      own.mode = GradMode::accumulate;
+    }
+    if (by_leaf) return backward_leaves(layer, call, {held, own.mode, false});
+    const View view = held;
+    if (in_buckets) own.grad_params = std::span(&view, 1);
+    return layer.backward(own);
+  }
+  const auto held = shared.held.extract(parameter);
+  const bool owns = has_parameters(i) && !shares;
+  if (owns && by_leaf && held) return backward_leaves(layer, call, {held.mapped(), GradMode::accumulate});
+  if (owns && (held || shared.begun.contains(parameter))) {
+    BackwardCall own = call;
+    if (held && held.mapped()) copy(call.ctx, held.mapped(), call.grad_params[0]);
+    own.mode = GradMode::accumulate;
+    return layer.backward(own);
+  }
+  backward_leaves(layer, call);
+}
+
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad,
                               const Tensor& grad_input, ParamViews grad_params, GradMode mode, const Pass& pass,
@@ -415,6 +495,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
   grad = grad.reshape(shapes.back());
   size_t segments = recomputed.size();  // not yet recomputed
   const Pass inner = without_form(pass);
+  SharedGradients shared;
   bool bias_done = false;  // part i + 1 has computed the gradient of the bias of the part before it
   for (size_t i = parts_.size(); i-- > first;) {
     if (segments > 0 && i + 1 == static_cast<size_t>(recomputed[segments - 1].end)) {
@@ -454,9 +535,11 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     View sums = bias < 0 ? View() : grad_params[static_cast<size_t>(bias)];
     if (sums.numel() != shapes[i][shapes[i].rank() - 1]) sums = View();  // an identity changed the last dimension
     name_layer(parts_[i], [&] {
-      backward_leaves(layer, {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own,
-                              mode, i == 0 ? pass : inner, buffers_of_part(buffers, i), sums,
-                              calls_hooks ? hooks.of_layer(first_parameter_[i]) : GradientHooks()});
+      backward_part(i,
+                    {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode,
+                     i == 0 ? pass : inner, buffers_of_part(buffers, i), sums,
+                     calls_hooks ? hooks.of_layer(first_parameter_[i]) : GradientHooks()},
+                    shared, static_cast<bool>(hooks.begin));
     });
     report(used, Use::ends, i, i + 1);
     bias_done = static_cast<bool>(sums);

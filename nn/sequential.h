@@ -14,7 +14,7 @@ struct PartRange {
 };
 
 /// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its
-/// part; so are its buffers and counters.
+/// part; so are its buffers and counters. A part without a name leaves its layer's names as they are.
 class Sequential final : public Layer {
  public:
   struct Part {
@@ -23,7 +23,7 @@ class Sequential final : public Layer {
     std::string label = {};  // set by Sequential: the name after those of the parts around it, "layer1.0.conv1"
   };
 
-  /// throws ConfigError when two parts have the same name.
+  /// throws ConfigError when two parts have the same name, or a part shares a parameter that no earlier part has alone.
   explicit Sequential(std::vector<Part> parts);
 
   /// Freezes the parameters whose names match a pattern, in which * stands for any characters: "features.*". Frozen
@@ -37,6 +37,8 @@ class Sequential final : public Layer {
   std::vector<ParamSpec> parameters() const override;
   std::vector<BufferSpec> buffers() const override;
   std::vector<std::string> counters() const override;
+  /// That of the first part.
+  DType input_dtype(DType activations) const override;
   Shape output_shape(const Shape& x) const override;
   bool is_identity(const Shape& x, const Pass& pass) const override;
   Work forward_work(const Shape& x) const override;
@@ -91,6 +93,8 @@ class Sequential final : public Layer {
   bool output_is_free(const Shape& input, const Pass& pass) const;
 
   const std::vector<Part>& parts() const { return parts_; }
+  /// Those of `all` that a part gets: its own, or the one that it shares.
+  ParamViews of_part(ParamViews all, size_t part) const;
 
  private:
   /// A segment, or the parts between two of them.
@@ -109,18 +113,22 @@ class Sequential final : public Layer {
   void report(const ParametersUsed& used, Use use, size_t begin, size_t end) const;
   int bias_before(size_t part, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
-  ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;
+  struct SharedGradients;
+  /// Calls layer.backward() of part i. The gradient of a shared parameter is written by each part that has it, in the
+  /// order of backward, and is held in `shared` while its own memory is not there.
+  void backward_part(size_t i, const BackwardCall& call, SharedGradients& shared, bool in_buckets) const;
   bool has_parameters(size_t part) const { return first_parameter_[part] < first_parameter_[part + 1]; }
   bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const {
     return parts_[part].layer->is_identity(input, pass);
   }
 
   std::vector<Part> parts_;
-  std::vector<int> first_parameter_;  // of each part, and one past the last
-  std::vector<size_t> first_buffer_;  // likewise
-  std::vector<bool> frozen_;          // of each parameter
-  size_t first_trained_part_ = 0;     // parts before it run no backward
+  std::vector<int> first_parameter_;   // of each part, and one past the last
+  std::vector<size_t> first_buffer_;   // likewise
+  std::vector<int> shared_parameter_;  // of each part: the one that it shares, -1 if none
+  std::vector<bool> frozen_;           // of each parameter
+  size_t first_trained_part_ = 0;      // parts before it run no backward
 };
 
 }  // namespace vitrine

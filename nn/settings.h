@@ -7,7 +7,8 @@
 namespace vitrine::settings {
 
 inline constexpr Setting kImageSize{"ModelOptions::image_size"};
+inline constexpr Setting kSequenceLength{"ModelOptions::sequence_length"};
 
-inline constexpr Setting kModelSettings[] = {kImageSize};
+inline constexpr Setting kModelSettings[] = {kImageSize, kSequenceLength};
 
 }  // namespace vitrine::settings

@@ -39,6 +39,8 @@ Order order_of(const ParamSpec& spec) {
       return {s[0], s[1] * s[2], s[3], {s[0], s[3], s[1], s[2]}};
     case CheckpointLayout::Kind::linear_chw:
       return {s[0], spec.layout.h * spec.layout.w, spec.layout.c, s};
+    case CheckpointLayout::Kind::transposed:
+      return {1, s[0], s[1], {s[1], s[0]}};
     case CheckpointLayout::Kind::same:
       break;
   }
@@ -146,6 +148,9 @@ std::string layer_of(const std::string& name) { return name.substr(0, name.rfind
 /// a head.
 constexpr std::string_view kPrefixes[] = {"module.", "_orig_mod.", "transformer."};
 
+/// What transformers' GPT-2 saves beside its parameters: the causal masks.
+bool is_mask(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
+
 void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
     if (const auto found = tensors.find(spec.name); found != tensors.end())
@@ -195,7 +200,10 @@ class Selection {
   Selection(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers)
       : path_(path), layout_(layout), buffers_(buffers), known_(buffers.counters().begin(), buffers.counters().end()) {
     for (const FlatLayout* part : {&layout, &buffers.saved()}) {
-      for (const ParamSpec& spec : part->specs()) known_.insert(spec.name);
+      for (const ParamSpec& spec : part->specs()) {
+        known_.insert(spec.name);
+        known_.insert(spec.other_names.begin(), spec.other_names.end());
+      }
     }
   }
 
@@ -203,6 +211,8 @@ class Selection {
   LoadedWeights select(Tensors& tensors, const LoadOptions& options) const {
     LoadedWeights report;
     report.prefixes = remove_prefixes(tensors);
+    remove_other_names(tensors);
+    std::erase_if(tensors, [&](const auto& one) { return !known_.contains(one.first) && is_mask(one.first); });
     const std::vector<std::string> unexpected = unexpected_names(tensors);
     for (const std::string& name : unexpected) {
       const std::string& foreign = tensors.at(name).foreign;
@@ -271,6 +281,24 @@ class Selection {
       tensors.insert(std::move(node));
     }
     return prefixes;
+  }
+
+  /// Leaves one tensor of each parameter that several parts share.
+  void remove_other_names(Tensors& tensors) const {
+    for (const ParamSpec& spec : layout_.specs()) {
+      for (const std::string& name : spec.other_names) {
+        auto node = tensors.extract(name);
+        if (!node) continue;
+        const auto found = tensors.find(spec.name);
+        if (found == tensors.end()) {
+          node.key() = spec.name;
+          tensors.insert(std::move(node));
+        } else if (node.mapped().data != found->second.data) {
+          throw DataError(fmt::format("{}: {} differs from {}, but the model has one weight for both", path_, name,
+                                      spec.name));
+        }
+      }
+    }
   }
 
   bool is_another_head(const ParamSpec& spec, const HostTensor& tensor) const {

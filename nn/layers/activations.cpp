@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/layers/activations.h"
 
-#include "kernels/elementwise.h"
-
 namespace vitrine {
 
 Saved ReLU::forward(const ForwardCall& call) const {
@@ -18,14 +16,14 @@ void ReLU::backward(const BackwardCall& call) const {
 }
 
 Saved GELU::forward(const ForwardCall& call) const {
-  gelu_forward(call.ctx, call.x, call.y);
+  gelu_forward(call.ctx, call.x, call.y, form_);
   Saved saved;
   if (call.pass.training) saved.tensors.push_back(call.x);
   return saved;
 }
 
 void GELU::backward(const BackwardCall& call) const {
-  if (call.grad_x) gelu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x);
+  if (call.grad_x) gelu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x, form_);
 }
 
 }  // namespace vitrine

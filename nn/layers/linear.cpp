@@ -33,14 +33,28 @@ Linear::Linear(const LinearConfig& config) : config_(config) {
     throw ConfigError(fmt::format("Linear: weight_layout is ({}, {}, {}), expected {} elements, as in_features",
                                   layout.h, layout.w, layout.c, config.in_features));
   }
+  if (!config.shared_weight.empty() && config.bias)
+    throw ConfigError(
+        fmt::format("Linear: the weight is {}, so it has no bias; set bias to false", config.shared_weight));
 }
 
 std::string Linear::describe() const {
-  return fmt::format("linear({} -> {}{}){}", config_.in_features, config_.out_features, config_.bias ? "" : ", no bias",
+  const bool shared = !config_.shared_weight.empty();
+  return fmt::format("linear({} -> {}{}){}", config_.in_features, config_.out_features,
+                     shared         ? ", weight " + config_.shared_weight
+                     : config_.bias ? ""
+                                    : ", no bias",
                      config_.relu ? " + relu" : "");
 }
 
+Work Linear::forward_work(const Shape& x) const {
+  const int64_t rows = x.numel() / config_.in_features, weights = config_.in_features * config_.out_features;
+  const int64_t bias = config_.bias ? config_.out_features : 0;
+  return {2 * rows * weights, x.numel() + rows * config_.out_features + weights + bias};
+}
+
 std::vector<ParamSpec> Linear::parameters() const {
+  if (!config_.shared_weight.empty()) return {};
   const Init init{Init::Kind::uniform, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.in_features)))};
   std::vector<ParamSpec> specs{{"weight",
                                 {config_.out_features, config_.in_features},

@@ -137,7 +137,7 @@ struct EngineConfig {
   /// it.
   float label_smoothing = 0.0F;
   /// Inputs as batches contain them: u8 images (h, w, C), which are resized and normalized on the device; or f32 of
-  /// Model::input_shape(), which are used unchanged (required for models whose samples are not images).
+  /// Model::input_shape(), which are used unchanged. Samples that are not images have Model::sample_dtype().
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   /// Whether u8 images become the form that the model's first layer wants, such as blocks of pixels with more channels

@@ -12,7 +12,7 @@
 namespace vitrine {
 
 Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples) {
-  if (config.image_dtype == DType::f32) return model.input_shape(samples);
+  if (config.image_dtype != DType::u8) return model.input_shape(samples);
   return {samples, config.image_height, config.image_width, model.channels};
 }
 

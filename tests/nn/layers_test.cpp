@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/activations.h"
+#include "nn/layers/attention.h"
 #include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
+#include "nn/layers/embedding.h"
 #include "nn/layers/flatten.h"
+#include "nn/layers/layer_norm.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
 #include "nn/parameter_store.h"
@@ -127,6 +130,34 @@ TEST(LayerGradients, LinearOverLeadingDimensions) {
     y.shape = {2, 3, 2, 4};
     return y;
   });
+}
+
+TEST(LayerGradients, GeluTanh) {
+  check_gradients(GELU(GeluForm::tanh), {3, 37}, kTraining, 460,
+                  [](const DoubleTensor& x, const Params&) { return reference_gelu_tanh(x); });
+}
+
+TEST(LayerGradients, LayerNorm) {
+  uint64_t seed = 470;
+  for (const Shape& shape : {Shape{3, 17}, Shape{2, 5, 64}, Shape{4, 2, 3, 9}}) {
+    check_gradients(LayerNorm(shape[shape.rank() - 1], 1e-3F), shape, kTraining, ++seed,
+                    [](const DoubleTensor& x, const Params& p) { return reference_layer_norm(1e-3F, x, p[0], p[1]); });
+  }
+}
+
+TEST(LayerGradients, Positions) {
+  check_gradients(Positions(7, 5), {3, 4, 5}, kTraining, 480, [](DoubleTensor x, const Params& p) {
+    for (size_t i = 0; i < x.values.size(); ++i) x.values[i] += p[0].values[i % 20];
+    return x;
+  });
+}
+
+TEST(LayerGradients, Attention) {
+  uint64_t seed = 490;
+  for (const auto& [length, heads, size] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 4}, {5, 2, 8}, {70, 3, 16}}) {
+    check_gradients(Attention(heads), {2, length, 3 * heads * size}, kTraining, ++seed,
+                    [heads = heads](const DoubleTensor& x, const Params&) { return reference_attention(heads, x); });
+  }
 }
 
 TEST(LayerGradients, Dropout) {

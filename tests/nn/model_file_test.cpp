@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "nn/gpt.h"
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
@@ -59,6 +60,39 @@ TEST_F(ModelFile, HasNamesShapesAndDefaultsOfPyTorch) {
   EXPECT_EQ(parameters[2].layout.kind, CheckpointLayout::Kind::linear_chw);
   EXPECT_EQ(read_layers(R"({"type": "Flatten"}, {"type": "Linear", "out_features": 5})").name, "net")
       << "the name of the file";
+}
+
+TEST_F(ModelFile, OfTokensIsAGptOfAnySize) {
+  const Model model = read(R"({"name": "gpt", "input": [6], "layers": [
+      {"name": "wte", "type": "Embedding", "num_embeddings": 11, "embedding_dim": 16, "std": 0.02},
+      {"name": "wpe", "type": "Positions", "num_embeddings": 8, "std": 0.02},
+      {"name": "drop", "type": "Dropout", "p": 0.1},
+      {"name": "h.0", "type": "Sequential", "layers": [
+        {"name": "", "type": "Residual", "layers": [
+          {"name": "ln_1", "type": "LayerNorm"}, {"name": "attn.c_attn", "type": "Conv1D", "nf": 48},
+          {"name": "attn", "type": "CausalSelfAttention", "num_heads": 2},
+          {"name": "attn.c_proj", "type": "Conv1D", "nf": 16, "std": 0.0141421},
+          {"name": "attn.resid_dropout", "type": "Dropout", "p": 0.1}]},
+        {"name": "", "type": "Residual", "layers": [
+          {"name": "ln_2", "type": "LayerNorm", "eps": 1e-5}, {"name": "mlp.c_fc", "type": "Conv1D", "nf": 64, "nx": 16},
+          {"name": "mlp.act", "type": "GELU", "approximate": "tanh"},
+          {"name": "mlp.c_proj", "type": "Conv1D", "nf": 16, "std": 0.0141421},
+          {"name": "mlp.dropout", "type": "Dropout", "p": 0.1}]}]},
+      {"name": "ln_f", "type": "LayerNorm"},
+      {"name": "lm_head", "type": "Linear", "out_features": 11, "bias": false, "shared_weight": "wte.weight"}]})");
+  EXPECT_EQ(model.sample_dtype(), DType::i32);
+  EXPECT_EQ(model.logits_shape(2), (Shape{12, 11}));
+  const Sequential expected(
+      gpt_parts({.layers = 1, .width = 16, .heads = 2, .positions = 8, .vocabulary = 11, .dropout = 0.1F}));
+  EXPECT_EQ(model.net->describe(), expected.describe());
+  const std::vector<ParamSpec> specs = model.net->parameters(), wanted = expected.parameters();
+  ASSERT_EQ(specs.size(), wanted.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(specs[i].name, wanted[i].name);
+    EXPECT_EQ(specs[i].layout.kind, wanted[i].layout.kind);
+    EXPECT_EQ(specs[i].init.kind, wanted[i].init.kind);
+    EXPECT_NEAR(specs[i].init.bound, wanted[i].init.bound, 1e-7);
+  }
 }
 
 TEST_F(ModelFile, MergesARectifierIntoTheLayerBeforeOrTheMaximumAfterIt) {
@@ -125,7 +159,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
   expect(R"({"type": "BatchNorm2d", "momentum": null})", "momentum is null, expected a number from 0 to 1");
   expect(R"({"type": "MaxPool2d", "kernel_size": 2, "ceil_mode": true})", "ceil_mode is true");
   expect(R"({"type": "MaxPool2d", "kernel_size": 2, "padding": 2})", "pad");
-  expect(R"({"type": "GELU", "approximate": "tanh"})", "approximate is \"tanh\"");
+  expect(R"({"type": "GELU", "approximate": "sigmoid"})", "approximate is \"sigmoid\"");
   expect(R"({"type": "Dropout", "p": 1})", "p is 1");
   expect(R"({"type": "Linear", "out_features": 4})", "Linear needs a Flatten before it");
   expect(R"({"type": "Flatten", "start_dim": 0})", "start_dim is 0");

@@ -37,6 +37,42 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
   EXPECT_EQ(model.input_shape(2), (Shape{2, 227, 227, 3}));
 }
 
+// transformers.GPT2LMHeadModel(GPT2Config()).named_parameters(), Conv1D's weights as those of a Linear.
+TEST(Models, Gpt2HasTransformersParameters) {
+  const Model model = make_model("gpt2", {.sequence_length = 64});
+  const std::vector<std::string> all = names_and_shapes(model);
+  ASSERT_EQ(all.size(), 2 + 12 * 12 + 2U);
+  EXPECT_EQ((std::vector<std::string>{all.begin(), all.begin() + 14}),
+            (std::vector<std::string>{"wte.weight (50257, 768)", "wpe.weight (1024, 768)", "h.0.ln_1.weight (768)",
+                                      "h.0.ln_1.bias (768)", "h.0.attn.c_attn.weight (2304, 768)",
+                                      "h.0.attn.c_attn.bias (2304)", "h.0.attn.c_proj.weight (768, 768)",
+                                      "h.0.attn.c_proj.bias (768)", "h.0.ln_2.weight (768)", "h.0.ln_2.bias (768)",
+                                      "h.0.mlp.c_fc.weight (3072, 768)", "h.0.mlp.c_fc.bias (3072)",
+                                      "h.0.mlp.c_proj.weight (768, 3072)", "h.0.mlp.c_proj.bias (768)"}));
+  EXPECT_EQ(all.back(), "ln_f.bias (768)");
+  EXPECT_EQ(parameter_count(model), 124'439'808);
+  EXPECT_EQ(parameter_count(make_model("gpt2-medium", {})), 354'823'168);
+  EXPECT_EQ(parameter_count(make_model("gpt2-large", {})), 774'030'080);
+  EXPECT_EQ(parameter_count(make_model("gpt2-xl", {})), 1'557'611'200);
+  EXPECT_EQ(model.input_shape(2), (Shape{2, 64}));
+  EXPECT_EQ(model.logits_shape(2), (Shape{128, 50257}));
+  EXPECT_EQ(model.sample_dtype(), DType::i32);
+  for (const ParamSpec& spec : model.net->parameters()) {
+    if (spec.shape.rank() == 1) continue;
+    const bool ends_branch = spec.name.find("c_proj") != std::string::npos;
+    EXPECT_EQ(spec.init.kind, Init::Kind::normal);
+    EXPECT_FLOAT_EQ(spec.init.bound, ends_branch ? 0.02F / std::sqrt(24.0F) : 0.02F) << spec.name;
+  }
+}
+
+TEST(Models, RefuseSequencesThatTheyDoNotTake) {
+  expect_contains(error_of<ConfigError>([] { make_model("gpt2", {.sequence_length = 1025}); }),
+                  ": gpt2 takes sequences of 1 to 1024 tokens");
+  expect_contains(error_of<ConfigError>([] { make_model("mlp", {.image_size = 8, .sequence_length = 5}); }),
+                  "mlp takes no tokens");
+  expect_contains(error_of<ConfigError>([] { make_model("nano-gpt", {.image_size = 8}); }), "nano-gpt takes tokens");
+}
+
 // torchvision.models.vgg16(): names, counts and initialization.
 TEST(Models, Vgg16HasTorchvisionsParameters) {
   const Model model = make_model("vgg16", {.classes = 1000});
@@ -129,6 +165,7 @@ TEST(Models, OtherModelsHaveTheirNamesAndCounts) {
 
 TEST(Models, ReturnLogitsForEveryClass) {
   for (const std::string& name : model_names()) {
+    if (model_sequence_length(name) > 0) continue;
     for (const int64_t size : {64, 96}) {
       const Model model = make_model(name, {.image_size = size, .channels = 2, .classes = 7});
       const Shape input = model.input_shape(3);
@@ -140,6 +177,7 @@ TEST(Models, ReturnLogitsForEveryClass) {
 
 TEST(Models, TheFirstLinearStoresTheLayoutOfTheFlattenedImage) {
   for (const std::string& name : model_names()) {
+    if (model_sequence_length(name) > 0) continue;
     int flattened = 0;
     for (const ParamSpec& spec : make_model(name, {.image_size = 64}).net->parameters()) {
       if (spec.layout.kind != CheckpointLayout::Kind::linear_chw) continue;

@@ -69,6 +69,43 @@ TEST(SequentialGradients, AllKindsOfParts) {
   check_gradients(*small_net(), {3, 6, 6, 2}, kTraining, 1, reference_small_net);
 }
 
+TEST(SequentialGradients, SharedParameter) {
+  const LinearConfig own{.in_features = 6, .out_features = 6, .bias = false, .relu = true};
+  LinearConfig shared = own;
+  shared.shared_weight = "first.weight";
+  const auto net =
+      sequential(part<Linear>("first", own), part<Linear>("middle", LinearConfig{.in_features = 6, .out_features = 6}),
+                 part<Linear>("second", shared), part<Linear>("third", shared));
+  EXPECT_EQ(net->parameters().size(), 3U);
+  check_gradients(*net, {5, 6}, kTraining, 3, [](const DoubleTensor& x, const Params& p) {
+    DoubleTensor y = reference_relu(reference_linear(x, p[0], nullptr));
+    y = reference_relu(reference_linear(reference_linear(y, p[1], &p[2]), p[0], nullptr));
+    return reference_relu(reference_linear(y, p[0], nullptr));
+  });
+}
+
+TEST(Sequential, ASharedParameterIsTheOnlyOneOfAnEarlierPart) {
+  LinearConfig shared{.in_features = 6, .out_features = 6, .bias = false};
+  for (const char* name : {"second.weight", "first.bias", "first.weight"}) {  // itself, and one of two
+    shared.shared_weight = name;
+    const auto build = [&] {
+      sequential(part<Linear>("first", LinearConfig{.in_features = 6, .out_features = 6}),
+                 part<Linear>("second", shared));
+    };
+    expect_contains(error_of<ConfigError>(build), "'second' shares ", name, "the only parameter of an earlier part");
+  }
+}
+
+TEST(Sequential, PartsWithoutNameLeaveTheNamesOfTheirLayers) {
+  std::vector<Sequential::Part> inner;
+  inner.push_back({"", sequential(part<Linear>("a", LinearConfig{.in_features = 2, .out_features = 2}))});
+  inner.push_back({"", sequential(part<Linear>("b", LinearConfig{.in_features = 2, .out_features = 2}))});
+  const auto net = sequential(Sequential::Part{"outer", std::make_unique<Sequential>(std::move(inner))});
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : net->parameters()) names.push_back(spec.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"outer.a.weight", "outer.a.bias", "outer.b.weight", "outer.b.bias"}));
+}
+
 TEST(SequentialGradients, IdentitiesAtBothEnds) {
   const auto net =
       sequential(part<Flatten>("flatten"), part<Linear>("fc", LinearConfig{.in_features = 12, .out_features = 5}),

@@ -81,7 +81,7 @@ TEST_P(Checkpointing, GivesTheSameBits) {
   EngineConfig config = small_config(model, 6 + static_cast<int64_t>(random() % 6));
   config.scheme = scheme_preset(scheme_names()[seed % scheme_names().size()]);
   config.accumulate = 1 + static_cast<int>(random() % 2);
-  if (model.targets_per_sample > 1) config.image_dtype = DType::f32;
+  if (model.targets_per_sample > 1) config.image_dtype = model.sample_dtype();
   for (const DType compute : {DType::f32, DType::f16}) {
     config.precision = Precision();
     compute_in(config, compute);

@@ -120,7 +120,9 @@ INSTANTIATE_TEST_SUITE_P(NamedModels, CudaGraphOf, ::testing::ValuesIn(cases()),
 TEST(CudaGraphOfNamedModels, CoversAll) {
   std::vector<std::string> names;
   for (const Small& small : kModels) names.emplace_back(small.name);
-  EXPECT_EQ(names, model_names());
+  std::vector<std::string> of_images = model_names();
+  std::erase_if(of_images, [](const std::string& name) { return model_sequence_length(name) > 0; });
+  EXPECT_EQ(names, of_images);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t batch, cons
   if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = batch / 5;
   config.accumulate = variant.accumulate;
   config.recompute_segments = std::min(variant.segments, most_segments(*model.net, model.input_shape(1)));
-  if (model.targets_per_sample > 1) config.image_dtype = DType::f32;  // sequences, not pictures
+  if (model.targets_per_sample > 1) config.image_dtype = model.sample_dtype();  // sequences, not pictures
   config.loss_gradient_in_place = variant.loss_gradient_in_place;
   compute_in(config, variant.compute);
   config.workspace_bytes = int64_t{64} << 20;  // enough for 16-bit convolutions of resnet18

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/gpt.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
@@ -77,6 +78,17 @@ Model tiny_resnet(bool bottleneck) {
   return image_model("tiny-resnet", kSize, kChannels, kClasses, resnet_parts(config, kChannels, kClasses));
 }
 
+Model tiny_gpt() {
+  constexpr int64_t kLength = 6, kVocabulary = 11;
+  const GptConfig config{
+      .layers = 2, .width = 16, .heads = 2, .positions = 8, .vocabulary = kVocabulary, .dropout = 0.1F};
+  return {.name = "tiny-gpt",
+          .classes = kVocabulary,
+          .net = std::make_unique<Sequential>(gpt_parts(config)),
+          .targets_per_sample = kLength,
+          .sample_shape = {kLength}};
+}
+
 Model planted_model(std::unique_ptr<Layer> planted) {
   std::vector<Sequential::Part> parts;
   parts.push_back({"flatten", std::make_unique<Flatten>()});
@@ -87,10 +99,10 @@ Model planted_model(std::unique_ptr<Layer> planted) {
 }
 
 HostBatch OwnedBatch::view() const {
-  const bool is_float = !memory->floats.empty();
-  const void* data = is_float ? static_cast<const void*>(memory->floats.data()) : memory->bytes.data();
-  HostBatch batch{ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
-                  ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
+  ConstView images(memory->bytes.data(), image_shape, DType::u8, DeviceId::host());
+  if (!memory->floats.empty()) images = ConstView(memory->floats.data(), image_shape, DType::f32, DeviceId::host());
+  if (!memory->tokens.empty()) images = ConstView(memory->tokens.data(), image_shape, DType::i32, DeviceId::host());
+  HostBatch batch{images, ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
   if (!memory->samples.empty()) {
     batch.samples =
         ConstView(memory->samples.data(), {static_cast<int64_t>(memory->samples.size())}, DType::i32, DeviceId::host());
@@ -107,6 +119,9 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
   if (dtype == DType::u8) {
     batch.memory->bytes.resize(count);
     for (uint8_t& b : batch.memory->bytes) b = static_cast<uint8_t>(random());
+  } else if (dtype == DType::i32) {
+    batch.memory->tokens.resize(count);
+    for (int32_t& t : batch.memory->tokens) t = static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes));
   } else {
     batch.memory->floats.resize(count);
     for (float& f : batch.memory->floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;

@@ -28,14 +28,19 @@ std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu = false);
 Model image_model(const char* name, int64_t size, int64_t channels, int64_t classes,
                   std::vector<Sequential::Part> parts);
 
+/// A GPT of two blocks, 16 wide, with dropout: sequences of 6 tokens of 11.
+Model tiny_gpt();
+
 /// A test's layer between two Linear layers: flatten (4x4x1), fc1 (16 to 300), `planted` (300 to 300), fc2 (300 to 5).
 Model planted_model(std::unique_ptr<Layer> planted);
 
-/// A batch that owns its memory: u8 images (or f32 of the model's size) and labels, some of them ignored on request.
+/// A batch that owns its memory: u8 images (or f32 of the model's size, or tokens) and labels, some of them ignored on
+/// request.
 struct OwnedBatch {
   struct Memory {
     std::vector<uint8_t> bytes;
     std::vector<float> floats;
+    std::vector<int32_t> tokens;
     std::vector<int32_t> labels;
     std::vector<int32_t> samples;  // as if drawn from a large data set
   };

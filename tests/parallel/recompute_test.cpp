@@ -58,7 +58,7 @@ EngineConfig config_of(const Model& model, const char* mode, int64_t batch) {
   EngineConfig config = small_config(model, batch);
   config.scheme = scheme_preset(mode);
   if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = 2;
-  if (model.targets_per_sample > 1) config.image_dtype = DType::f32;
+  if (model.targets_per_sample > 1) config.image_dtype = model.sample_dtype();
   config.workspace_bytes = int64_t{128} << 10;  // so that activations are most of the memory
   return config;
 }

@@ -171,7 +171,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     throw ConfigError(
         "engine: u8 images need image_height and image_width; set them to the size of the data set's images");
   }
-  if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) {
+  if (model.takes_images() && config.image_dtype != DType::u8 && config.image_dtype != DType::f32) {
     throw DtypeError(fmt::format("engine: image_dtype is {}, expected u8 or f32", dtype_name(config.image_dtype)));
   }
   for (const int64_t samples : workload.train_batches) {
@@ -185,10 +185,10 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an "
         "engine that trains");
   }
-  if (!model.takes_images() && config.image_dtype != DType::f32) {
+  if (!model.takes_images() && config.image_dtype != model.sample_dtype()) {
     throw ConfigError(fmt::format(
-        "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
-        model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
+        "engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::{}",
+        model.name, model.sample_shape.str(), dtype_name(config.image_dtype), dtype_name(model.sample_dtype())));
   }
   const Shape input = model.input_shape(1);
   if (const Shape output = model.net->output_shape(input); output.numel() != model.logits_shape(1).numel()) {

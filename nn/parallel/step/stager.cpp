@@ -226,7 +226,7 @@ void Stager::prepare_input(const StagedBatch& staged, Replica& r) {
   const int64_t samples = r.batch.samples;
   const Tensor images = from.images.rows(0, samples);
   const DType dtype = config.precision.compute;
-  if (config.image_dtype == dtype) {
+  if (config.image_dtype == dtype || config.image_dtype == DType::i32) {
     r.batch.input = images;
     return;
   }
