@@ -68,6 +68,9 @@ class PickedSamples final : public Samples {
   void read_image(int64_t i, std::span<uint8_t> out) const override {
     all_->read_image(indices_[static_cast<size_t>(i)], out);
   }
+  void read_sequence(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+    all_->read_sequence(indices_[static_cast<size_t>(i)], tokens, targets);
+  }
   int64_t held_bytes() const override {
     return static_cast<int64_t>(indices_.size() * sizeof indices_[0]) + (holds_all_ ? all_->held_bytes() : 0);
   }
@@ -109,18 +112,31 @@ class SkippingSamples final : public Samples {
   int64_t size() const override { return all_->size(); }
   int32_t label(int64_t i) const override { return unread_->contains(i) ? kIgnoredLabel : all_->label(i); }
   void read_image(int64_t i, std::span<uint8_t> out) const override {
-    try {
-      all_->read_image(i, out);
-    } catch (const DataError& error) {
-      if (errors_ == SkippedErrors::damaged && dynamic_cast<const DamagedSample*>(&error) == nullptr) throw;
-      unread_->add(i, std::current_exception());
-      for (size_t p = 0; p < out.size(); ++p) out[p] = mean_[p % mean_.size()];
-    }
+    if (reads(i, [&] { all_->read_image(i, out); })) return;
+    for (size_t p = 0; p < out.size(); ++p) out[p] = mean_[p % mean_.size()];
+  }
+  void read_sequence(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+    if (reads(i, [&] { all_->read_sequence(i, tokens, targets); })) return;
+    std::ranges::fill(tokens, 0);
+    std::ranges::fill(targets, kIgnoredLabel);
   }
   void read_ahead(const std::function<bool()>& stop) const override { all_->read_ahead(stop); }
   int64_t held_bytes() const override { return all_->held_bytes(); }
 
  private:
+  /// Calls `read`; false: it failed, and sample i is skipped.
+  template <class Read>
+  bool reads(int64_t i, const Read& read) const {
+    try {
+      read();
+      return true;
+    } catch (const DataError& error) {
+      if (errors_ == SkippedErrors::damaged && dynamic_cast<const DamagedSample*>(&error) == nullptr) throw;
+      unread_->add(i, std::current_exception());
+      return false;
+    }
+  }
+
   const std::shared_ptr<const Samples> all_;
   const std::shared_ptr<UnreadSamples> unread_;
   const SkippedErrors errors_;
@@ -141,6 +157,15 @@ DatasetPair open_kind(const std::string& description, uint64_t seed, const Datas
   const std::string kind = description.substr(0, colon);
   const bool has_argument = colon != std::string::npos;
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
+  if (options.sequence_length > 0) {
+    if (kind == "synthetic")
+      return draw_tokens(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed, options);
+    if (!argument.empty() && (kind == "tokens" || kind == "text" || kind == "characters"))
+      return open_tokens(description, options);
+    throw ConfigError({given(settings::kDatasetDescription, description),
+                       ": the model takes tokens; expected tokens:GLOB, text:FILE, characters:FILE or "
+                       "synthetic[:COUNT]"});
+  }
   if (kind == "synthetic")
     return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed, options.measured);
   constexpr std::array kKinds{"cifar10", "cifar100", "fashion-mnist", "idx", "image-folder"};
@@ -161,6 +186,10 @@ DatasetPair open_kind(const std::string& description, uint64_t seed, const Datas
 }
 
 }  // namespace
+
+void Samples::read_sequence(int64_t, std::span<int32_t>, std::span<int32_t>) const {
+  VITRINE_ASSERT(false, "a set of images has no tokens");
+}
 
 std::shared_ptr<const Samples> samples_in_memory(std::vector<uint8_t> pixels, std::vector<int32_t> labels) {
   return std::make_shared<MemorySamples>(std::move(pixels), std::move(labels));

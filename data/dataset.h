@@ -34,6 +34,9 @@ class Samples {
   virtual int32_t label(int64_t i) const = 0;
   /// Writes image i, u8 pixels (H, W, C), to `out`. throws DamagedSample; DataError if its file can no longer be read.
   virtual void read_image(int64_t i, std::span<uint8_t> out) const = 0;
+  /// Of a set of sequences: writes the tokens of sequence i, and the one after each.
+  /// requires  Dataset::sequence_length elements in both
+  virtual void read_sequence(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets) const;
   /// Does the work of each sample's first read now, so that measurements do not include it.
   /// throws OutOfMemory if the memory that is available does not hold them.
   ///   stop  asked now and then; true ends the call early
@@ -52,9 +55,15 @@ struct Dataset {
   std::shared_ptr<const Samples> samples;
   std::array<float, 4> mean{}, std{};    // of pixels / 255 in the training set, per channel
   std::vector<std::string> class_names;  // one for each class; "0", "1" and so on where the set has none
+  /// Above 0: samples are no images but sequences of so many tokens, i32, and the target of each token is the next one;
+  /// classes is the vocabulary.
+  int64_t sequence_length = 0;
 
   int64_t size() const { return samples ? samples->size() : 0; }
-  int64_t bytes_per_image() const { return height * width * channels; }
+  int64_t bytes_per_image() const {
+    return sequence_length > 0 ? sequence_length * int64_t{sizeof(int32_t)} : height * width * channels;
+  }
+  int64_t targets_per_sample() const { return sequence_length > 0 ? sequence_length : 1; }
   int64_t held_bytes() const { return samples ? samples->held_bytes() : 0; }
   /// requires  0 <= i < size()      throws  DataError, as image() does, if a file can no longer be read
   int32_t label(int64_t i) const;
@@ -110,6 +119,9 @@ struct DatasetOptions {
   bool holds_out() const { return val_split > 0.0; }
   /// A test set that is not there is empty, for programs that only train.
   bool test_optional = false;
+  /// Above 0: a set of sequences of so many tokens is opened. 0: one of images.
+  int64_t sequence_length = 0;
+  int64_t vocabulary = 0;  // of tokens:GLOB and synthetic; 0: 50,257, and 256
 };
 
 /// Opens "cifar10:DIR", "cifar100:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR" or "synthetic[:COUNT]".
@@ -129,6 +141,12 @@ struct DatasetOptions {
 ///                  center cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean
 ///                  and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
+/// With a sequence_length "tokens:GLOB", "text:FILE", "characters:FILE" or "synthetic[:COUNT]". Sample i is the window
+/// of sequence_length tokens that begins at token i * sequence_length of a file, the last tenth of them the test set.
+/// Tokens are compared with the vocabulary when they are read.
+///   tokens      files of 16-bit tokens in the order of their names: llm.c's, or nanoGPT's, which have no header
+///   text        the bytes of a file: 256 tokens
+///   characters  the characters of a file in UTF-8, numbered in the order of their code points
 /// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or
 ///        a missing image size, or a val_split that leaves one of the sets empty.
 DatasetPair open_dataset(const std::string& description, uint64_t seed, const DatasetOptions& options = {});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -127,6 +128,7 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
   need(!config.drop_last || dataset.size() >= config.batch_size,
        fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches",
                    config.batch_size, dataset.name, dataset.size()));
+  need(!config.transform || dataset.sequence_length == 0, "a transform is for images, but the set has sequences");
   if (config.transform) {
     need(config.transformed_shape.rank() == 3 && config.transformed_shape.numel() > 0,
          fmt::format("transformed_shape is {}, a transform needs (H, W, C)", config.transformed_shape.str()));
@@ -156,10 +158,10 @@ struct Loader::State {
                                 : config.transform ? config.transformed_shape.numel() * size_of(DType::f32)
                                                    : dataset.bytes_per_image();
     for (int i = 0; i < config.queue_batches; ++i) {
-      const int64_t label_bytes = rows * size_of(DType::i32);
+      const int64_t index_bytes = rows * size_of(DType::i32);
       buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory),
-                                HostBuffer(label_bytes, config.host_memory),
-                                HostBuffer(config.sample_indices ? label_bytes : 0, config.host_memory)});
+                                HostBuffer(index_bytes * dataset.targets_per_sample(), config.host_memory),
+                                HostBuffer(config.sample_indices ? index_bytes : 0, config.host_memory)});
       buffers->free.push_back(static_cast<size_t>(i));
     }
   }
@@ -221,7 +223,8 @@ struct Loader::State {
 
   void fill(const Job& job) {
     const Slot& slot = buffers->slots[job.slot];
-    int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
+    int32_t* const labels =
+        slot.labels.view(Shape{job.share->rows * dataset.targets_per_sample()}, DType::i32).as<int32_t>();
     int32_t* const samples =
         config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
     const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
@@ -230,11 +233,18 @@ struct Loader::State {
     const EpochOrder order(sampler, dataset.size(), config.first_epoch + job.number / per_epoch);
     const int64_t begin = first_place(job.number);
     std::vector<uint8_t> image(config.transform ? bytes : 0);
+    const auto length = static_cast<size_t>(dataset.sequence_length);
+    std::vector<int32_t> tokens(length);
     size_t row = 0;
     for (const RowRange& range : job.share->ranges) {
       for (int64_t from = range.begin; from < range.end; ++from, ++row) {
         const int64_t sample = order[begin + from];
         if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
+        if (length > 0) {
+          dataset.samples->read_sequence(sample, tokens, std::span(labels + row * length, length));
+          if (config.images) std::memcpy(images.as<uint8_t>() + row * bytes, tokens.data(), bytes);
+          continue;
+        }
         if (config.images && config.transform) {
           dataset.read_image(sample, image);
           config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
@@ -254,8 +264,14 @@ struct Loader::State {
     const Shape shape =
         transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
     HostBatch batch;
-    if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
-    batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+    if (dataset.sequence_length > 0) {
+      const Shape sequences{rows, dataset.sequence_length};
+      if (config.images) batch.images = slot.images.view(sequences, DType::i32);
+      batch.labels = slot.labels.view(sequences, DType::i32);
+    } else {
+      if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
+      batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+    }
     if (config.sample_indices) batch.samples = slot.samples.view(Shape{rows}, DType::i32);
     batch.global_samples = job.share->global_rows;
     batch.epoch = config.first_epoch + job.number / per_epoch;

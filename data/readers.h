@@ -27,6 +27,11 @@ DatasetPair open_image_folder(const std::filesystem::path& folder, const Dataset
 /// `count` synthetic images, and max(1, count / 5) for testing. measured: see open_dataset().
 DatasetPair draw_synthetic(int64_t count, uint64_t seed, bool measured);
 
+/// "tokens:GLOB", "text:FILE" or "characters:FILE".
+DatasetPair open_tokens(const std::string& description, const DatasetOptions& options);
+/// `count` drawn sequences, of which the last tenth is for testing.
+DatasetPair draw_tokens(int64_t count, uint64_t seed, const DatasetOptions& options);
+
 /// Sets mean and std of both parts from the training pixels of at most `most_images` evenly spaced images.
 /// throws DataError if a channel is constant.
 void measure_statistics(DatasetPair& pair, int64_t most_images);
