@@ -17,7 +17,7 @@ namespace vitrine::tools {
 namespace {
 
 /// Settings that determine the shapes of the parameters, the most likely cause of a difference first.
-constexpr const char* kShapeSettings[] = {"model", "image-size", "data"};
+constexpr const char* kShapeSettings[] = {"model", "image-size", "sequence-length", "data"};
 
 void mark_fixed(std::vector<SettingChange>& changes) {
   for (const char* const name : kShapeSettings) {

@@ -183,7 +183,8 @@ struct Options {
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
-  int64_t image_size = 0;  // 0: the model's own, or the data's
+  int64_t image_size = 0;       // 0: the model's own, or the data's
+  int64_t sequence_length = 0;  // 0: the model's own
   std::string preprocess = "device", normalize;
   std::optional<int64_t> classes, limit_samples;
   std::optional<double> val_split;

@@ -125,7 +125,9 @@ SettingTable model_settings() {
       // The path may differ between machines.
       flag("--data", kModels, at(&Options::data),
            "cifar10:DIR, cifar100:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train "
-           "and val, or with --val-split) or synthetic[:COUNT]",
+           "and val, or with --val-split) or synthetic[:COUNT]; for a GPT tokens:GLOB (16-bit files of llm.c or "
+           "nanoGPT), "
+           "text:FILE (bytes), characters:FILE or synthetic",
            {.type = "KIND:DIR", .compared = [](Context c) { return identify_data(c.job); }}),
       flag("--image-size", kModels, at(&Options::image_size),
            "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the "
@@ -134,6 +136,11 @@ SettingTable model_settings() {
            {.shows_default = false,
             .read = [](Context c) { return c.job.model.height; },
             .meaning = "height and width of the images that the model receives"}),
+      flag("--sequence-length", kModels, at(&Options::sequence_length),
+           "Tokens of a sample of a GPT [1024, of nano-gpt 256]", whole_number(1, 1 << 16),
+           {.shows_default = false,
+            .read = [](Context c) { return c.job.data.train.sequence_length; },
+            .meaning = "tokens of a sample; 0 for models that take no tokens"}),
       value("channels", kModels,
             {.read = [](Context c) { return c.job.model.channels; },
              .meaning = "channels of the images",

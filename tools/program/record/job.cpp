@@ -20,6 +20,7 @@ uint64_t hash_data(const DatasetPair& data) {
     hash = hash_bytes(hash, &pixels, sizeof pixels);
     labels.clear();
     labels.reserve(static_cast<size_t>(set->size()));
+    if (set->sequence_length > 0) continue;  // the tokens are the labels
     for (int64_t i = 0; i < set->size(); ++i) labels.push_back(set->label(i));
     hash = hash_bytes(hash, labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
   }
@@ -34,6 +35,10 @@ std::string identify_model(const Job& job) {
 
 std::string identify_data(const Job& job) {
   const Dataset& train = job.data.train;
+  if (train.sequence_length > 0) {
+    return fmt::format("{}, {} and {} sequences of {} tokens, hash {:016x}", train.name, train.size(),
+                       job.data.test.size(), train.sequence_length, hash_data(job.data));
+  }
   return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(),
                      train.height, train.width, train.channels, hash_data(job.data));
 }

@@ -21,6 +21,11 @@ constexpr size_t kSlicesShown = 8;
 
 std::string describe_job(const Job& job, const FlatLayout& layout) {
   const Dataset& train = job.data.train;
+  if (train.sequence_length > 0) {
+    return fmt::format("{}, {} parameters, sequences of {} tokens; {}: {} sequences, vocabulary {}, test set: {}",
+                       job.model.name, format_count(layout.parameter_count()), train.sequence_length, train.name,
+                       format_count(train.size()), format_count(train.classes), format_count(job.data.test.size()));
+  }
   if (job.model.targets_per_sample > 1) {
     return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each",
                        job.model.name, format_count(layout.parameter_count()), job.model.height, job.model.channels,

@@ -110,6 +110,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const Dataset test = skip_unread(job.data.test, unread, SkippedErrors::any);
   BatchSource source(test, config);
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
+  const int64_t targets_per_sample = test.targets_per_sample();
   Part sum, recent;
   std::vector<double> losses;  // exact mode: of each leaf, over all batches, in this process
   Outputs outputs;
@@ -147,7 +148,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     sum.totals.add_totals(recent.totals);
     sum.skipped += recent.skipped;
     recent = {};
-    progress.update(done, sum.totals.valid, sum.totals.mean_loss());
+    progress.update(done, sum.totals.valid / targets_per_sample, sum.totals.mean_loss());
   }
   if (logits != nullptr)
     *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
@@ -156,7 +157,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     if (!alone) losses = run.devices->process_group()->sum("the losses of leaves", losses);
     totals.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   }
-  VITRINE_ASSERT(totals.valid + sum.skipped == test.size(), "every sample is evaluated once");
+  VITRINE_ASSERT(totals.valid + sum.skipped == test.size() * targets_per_sample, "every sample is evaluated once");
   if (totals.valid == 0)
     throw DataError(fmt::format("{}: none of its {} images can be decoded", test.name, test.size()));
   Evaluation result;
@@ -166,7 +167,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     result.top5 = static_cast<double>(totals.top5) / static_cast<double>(totals.valid);
   if (matrix && !alone) matrix->sum_over_processes(*run.devices->process_group());
   result.confusion = std::move(matrix);
-  result.samples = totals.valid;
+  result.samples = totals.valid / targets_per_sample;
   result.skipped = sum.skipped;
   result.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9;
   return result;

@@ -115,25 +115,33 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
 }
 
 /// A plan reads no pixels.
-DatasetPair open_data(const Options& o, int64_t image_size) {
+///   sequence_length  above 0: of a model that takes tokens, which knows `vocabulary` of them
+DatasetPair open_data(const Options& o, int64_t image_size, int64_t sequence_length = 0, int64_t vocabulary = 0) {
   DatasetPair data = open_dataset(o.data, kDataSeed,
                                   {.image_size = image_size,
                                    .measured = o.normalize.empty() && o.command != Options::Command::plan,
                                    .val_split = o.val_split.value_or(0.0),
-                                   .test_optional = !o.evaluate && o.eval_every == 0});
+                                   .test_optional = !o.evaluate && o.eval_every == 0,
+                                   .sequence_length = sequence_length,
+                                   .vocabulary = vocabulary});
   const Dataset all = data.train;
   if (o.limit_samples) limit_samples(*o.limit_samples, o.data, data);
-  print_warnings(o, class_warnings(all, data.train));
+  if (sequence_length == 0) print_warnings(o, class_warnings(all, data.train));
   return data;
+}
+
+[[noreturn]] void refuse_host_preprocess(const std::string& model) {
+  throw ConfigError(fmt::format("--preprocess host: {} takes no images; leave it out", model));
 }
 
 /// The model that --model FILE.json describes, and data for it.
 Job open_model_file(const Options& o) {
-  if (o.image_size != 0 || o.classes || o.dropout) {
+  if (o.image_size != 0 || o.sequence_length != 0 || o.classes || o.dropout) {
     throw ConfigError(fmt::format("--{}: the file {} sets it; leave it out, or change the file",
-                                  o.image_size != 0 ? "image-size"
-                                  : o.classes       ? "classes"
-                                                    : "dropout",
+                                  o.image_size != 0        ? "image-size"
+                                  : o.sequence_length != 0 ? "sequence-length"
+                                  : o.classes              ? "classes"
+                                                           : "dropout",
                                   o.model));
   }
   Job job;
@@ -142,6 +150,19 @@ Job open_model_file(const Options& o) {
   if (o.data.starts_with("image-folder") && model.height != model.width) {
     throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}",
                                   o.data, o.model, model.height, model.width));
+  }
+  const std::string layers = model.net->describe();
+  job.model_hash = hash_bytes(0, layers.data(), static_cast<int64_t>(layers.size()));
+  if (!model.takes_images()) {
+    if (o.host_preprocess()) refuse_host_preprocess(model.name);
+    job.data = open_data(o, 0, model.targets_per_sample, model.classes);
+    if (job.data.train.classes > model.classes) {
+      throw ConfigError(
+          fmt::format("--model {}: its output has {} classes, but {} has a vocabulary of {}; give the "
+                      "embedding and the last layer as many, or choose another --data",
+                      o.model, model.classes, job.data.train.name, job.data.train.classes));
+    }
+    return job;
   }
   job.data = open_data(o, model.height);
   if (o.command == Options::Command::plan && o.data.starts_with("synthetic")) {
@@ -169,23 +190,46 @@ Job open_model_file(const Options& o) {
                     o.model, model.classes, train.name, train.classes, train.classes));
   }
   job.normalization = resolve_normalization(o.normalize, train);
-  const std::string layers = model.net->describe();
-  job.model_hash = hash_bytes(0, layers.data(), static_cast<int64_t>(layers.size()));
   return job;
 }
 
 }  // namespace
 
+/// A GPT and sequences of tokens for it.
+static Job open_tokens_and_model(const Options& o) {
+  if (o.host_preprocess()) refuse_host_preprocess(o.model);
+  const int64_t length = o.sequence_length != 0 ? o.sequence_length : model_sequence_length(o.model);
+  const bool plans_synthetic = o.command == Options::Command::plan && o.data.starts_with("synthetic");
+  const ModelOptions own{.image_size = o.image_size, .classes = o.classes, .sequence_length = length};
+  Job job;
+  job.data = open_data(o, 0, length, o.classes.value_or(plans_synthetic ? make_model(o.model, own).classes : 0));
+  const Dataset& train = job.data.train;
+  if (o.classes && *o.classes < train.classes) {
+    throw ConfigError(
+        fmt::format("--classes {}: {} has a vocabulary of {}; give at least as many outputs, or leave it out",
+                    *o.classes, train.name, train.classes));
+  }
+  job.model = make_model(o.model, {.image_size = o.image_size,
+                                   .classes = o.classes.value_or(train.classes),
+                                   .dropout = o.dropout,
+                                   .sequence_length = length});
+  return job;
+}
+
 static Job open_data_and_model(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
+  if (model_sequence_length(options.model) > 0) return open_tokens_and_model(options);
   Job job;
   job.data = open_data(options, options.image_size != 0 ? options.image_size : model_image_size(options.model));
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
+  model_options.sequence_length = options.sequence_length;  // refused
   if (options.model == "wide-head" && options.command == Options::Command::plan) {
-    job.model = make_model(options.model,
-                           {.image_size = options.image_size, .classes = options.classes, .dropout = options.dropout});
+    job.model = make_model(options.model, {.image_size = options.image_size,
+                                           .classes = options.classes,
+                                           .dropout = options.dropout,
+                                           .sequence_length = options.sequence_length});
     return job;
   }
   if (options.model == "wide-head") {
@@ -408,7 +452,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
     check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width),
                        std::min(job.model.height, job.model.width));
   }
-  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_dtype = ready_made ? job.model.sample_dtype() : DType::u8;
   config.image_height = ready_made ? job.model.height : job.data.train.height;
   config.image_width = ready_made ? job.model.width : job.data.train.width;
   config.resident_images = resident_images(options, job);

@@ -163,7 +163,7 @@ std::optional<RunRecord> plan_stage_below(const Options& options, const Job& job
 }
 
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {
-  const Shape image = config.image_dtype == DType::f32
+  const Shape image = config.image_dtype != DType::u8
                           ? model.input_shape(1)
                           : Shape{1, config.image_height, config.image_width, model.channels};
   record.image_bytes = image.numel() * size_of(config.image_dtype) + (config.augments() ? size_of(DType::i32) : 0);

@@ -342,7 +342,7 @@ void Training::train_epoch(EpochRecord& result) {
         ++record->steps;
       }
       ++result.last_step;
-      progress.update(++steps_done, done.valid, done.mean_loss());
+      progress.update(++steps_done, done.valid / job_.model.targets_per_sample, done.mean_loss());
     }
   };
   const bool alone = run_.devices->process_count() == 1;
