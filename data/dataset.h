@@ -58,6 +58,8 @@ struct Dataset {
   /// Above 0: samples are no images but sequences of so many tokens, i32, and the target of each token is the next one;
   /// classes is the vocabulary.
   int64_t sequence_length = 0;
+  std::string characters;      // of characters:FILE, those of the vocabulary in its order, UTF-8
+  double bytes_per_token = 0;  // of the texts that this set is of; 0: not known, as of tokens:GLOB
 
   int64_t size() const { return samples ? samples->size() : 0; }
   int64_t bytes_per_image() const {

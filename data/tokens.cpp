@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <glob.h>
 
 #include "data/input_file.h"
@@ -213,7 +214,9 @@ DatasetPair open_tokens(const std::string& description, const DatasetOptions& op
     text.held.assign(bytes.begin(), bytes.end());
     text.tokens = static_cast<int64_t>(text.held.size());
     texts.all.push_back(std::move(text));
-    return split(std::move(texts), kind, options);
+    DatasetPair pair = split(std::move(texts), kind, options);
+    pair.train.bytes_per_token = pair.test.bytes_per_token = 1.0;
+    return pair;
   }
   const std::vector<uint32_t> points = code_points_of(argument, bytes);
   std::map<uint32_t, uint16_t> numbers;  // by code point
@@ -231,7 +234,11 @@ DatasetPair open_tokens(const std::string& description, const DatasetOptions& op
   text.tokens = static_cast<int64_t>(text.held.size());
   texts.all.push_back(std::move(text));
   DatasetPair pair = split(std::move(texts), kind, options);
-  pair.train.class_names = pair.test.class_names = names;
+  for (Dataset* const set : {&pair.train, &pair.test}) {
+    set->class_names = names;
+    set->characters = fmt::format("{}", fmt::join(names, ""));
+    set->bytes_per_token = static_cast<double>(bytes.size()) / static_cast<double>(points.size());
+  }
   return pair;
 }
 

@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "nn/layers/activations.h"
 #include "nn/layers/attention.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/embedding.h"
-#include "nn/layers/activations.h"
 #include "nn/layers/layer_norm.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/residual.h"

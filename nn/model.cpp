@@ -216,9 +216,9 @@ Model make_gpt(const Recipe& recipe, const ModelOptions& options) {
   if (options.image_size != 0)
     throw ConfigError(fmt::format("make_model: image_size is {}, but {} takes tokens; leave it out", options.image_size,
                                   recipe.name));
-  if (length < 1 || length > config.positions) {
+  if (length < 2 || length > config.positions) {
     throw ConfigError({given(settings::kSequenceLength, std::to_string(length)),
-                       fmt::format(": {} takes sequences of 1 to {} tokens", recipe.name, config.positions)});
+                       fmt::format(": {} takes sequences of 2 to {} tokens", recipe.name, config.positions)});
   }
   Model model{.name = recipe.name,
               .classes = config.vocabulary,

@@ -402,7 +402,8 @@ Shape input_of(const Json& input) {
            size.get<uint64_t>() <= static_cast<uint64_t>(most);
   };
   constexpr int64_t kLargestSide = int64_t{1} << 16;
-  if (input.is_array() && input.size() == 1 && fits(input[0], kLargestSide)) return {1, input[0].get<int64_t>()};
+  if (input.is_array() && input.size() == 1 && fits(input[0], kLargestSide) && input[0] > 1)
+    return {1, input[0].get<int64_t>()};
   if (!input.is_array() || input.size() != 3 || !fits(input[0], kMostChannels) || !fits(input[1], kLargestSide) ||
       !fits(input[2], kLargestSide)) {
     throw Problem(

@@ -73,6 +73,7 @@ class HeaderReader {
   }
 
   std::vector<Entry> take_entries() { return std::move(entries_); }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
   static constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
@@ -118,6 +119,7 @@ class HeaderReader {
     if (!in_metadata()) return add_entry(member);
     if (!std::ranges::all_of(member, [](const Json& value) { return value.is_string(); }))
       problem("__metadata__ is not an object of strings");
+    metadata_ = member.get<std::map<std::string, std::string>>();
   }
 
   const std::string& dtype_of(const Json& tensor) const {
@@ -174,6 +176,7 @@ class HeaderReader {
 
   const std::string& path_;
   const uint64_t data_bytes_;
+  std::map<std::string, std::string> metadata_;
   std::vector<Entry> entries_;
   std::set<std::string> names_, keys_;  // of the header, and of the member being read
   std::string name_;                    // of that member
@@ -204,7 +207,8 @@ const char* format_name(DType dtype) {
   return known == kDtypeNames.end() ? "" : known->name;
 }
 
-std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes) {
+std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes,
+                                std::map<std::string, std::string>* metadata) {
   // JSON allows a byte order mark and blanks here, the format does not.
   if (!text.empty() && text[0] != '{' &&
       (text[0] == '\xEF' || std::string_view(" \t\r\n").find(text[0]) != std::string_view::npos)) {
@@ -222,6 +226,7 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
     fail(path, kSizeBytes + (place != nullptr && place->byte > 0 ? place->byte - 1 : 0),
          fmt::format("the header is not JSON: {}", describe_json_error(error)));
   }
+  if (metadata != nullptr) *metadata = reader.metadata();
   std::vector<Entry> entries = reader.take_entries();
   std::ranges::sort(
       entries, [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
@@ -251,6 +256,7 @@ class OpenFile {
 
   const std::string& path() const { return path_; }
   const std::vector<Entry>& entries() const { return entries_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   std::vector<std::byte> read(const Entry& entry) {
     std::vector<std::byte> data(entry.end - entry.begin);
@@ -282,7 +288,7 @@ class OpenFile {
                        header_bytes, file_bytes - kSizeBytes, kMaxHeaderBytes));
     }
     data_begin_ = kSizeBytes + header_bytes;
-    return parse_header(path_, text, file_bytes - data_begin_);
+    return parse_header(path_, text, file_bytes - data_begin_, &metadata_);
   }
 
   void throw_if_other_kind() const {
@@ -302,6 +308,7 @@ class OpenFile {
   std::string path_;
   RegularFile file_;
   uint64_t data_begin_ = 0;
+  std::map<std::string, std::string> metadata_;
   std::vector<Entry> entries_;
 };
 
@@ -386,6 +393,12 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path, cons
     }
   }
   return tensors;
+}
+
+std::string read_metadata(const std::string& path, const std::string& key) {
+  const OpenFile file(shards_of(path).front());
+  const auto found = file.metadata().find(key);
+  return found == file.metadata().end() ? std::string() : found->second;
 }
 
 FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +32,10 @@ struct Entry {
 const char* format_name(DType dtype);
 
 /// Parses a header in time and memory proportional to its size. The entries are in the order of their data, which they
-/// cover without gaps or overlaps. throws  DataError with file, offset and tensor
-std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes);
+/// cover without gaps or overlaps.   metadata  receives __metadata__, if not null
+/// throws  DataError with file, offset and tensor
+std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes,
+                                std::map<std::string, std::string>* metadata = nullptr);
 
 /// throws DataError "read_safetensors: PATH, offset N: ...".
 [[noreturn]] void fail(const std::string& path, uint64_t offset, const std::string& what);

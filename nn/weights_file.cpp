@@ -294,8 +294,8 @@ class Selection {
           node.key() = spec.name;
           tensors.insert(std::move(node));
         } else if (node.mapped().data != found->second.data) {
-          throw DataError(fmt::format("{}: {} differs from {}, but the model has one weight for both", path_, name,
-                                      spec.name));
+          throw DataError(
+              fmt::format("{}: {} differs from {}, but the model has one weight for both", path_, name, spec.name));
         }
       }
     }

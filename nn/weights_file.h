@@ -39,6 +39,9 @@ using HeaderCheck = std::function<void(const std::map<std::string, HostTensor>& 
 ///         throws
 /// source  the safetensors format description (header size u64 little-endian, JSON header, data)
 std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check = {});
+/// What a key of such a file's metadata says; of an index, of the first file that it names. Empty if it is not there.
+/// throws  DataError
+std::string read_metadata(const std::string& path, const std::string& key);
 /// Writes a file that appears under its name when it is complete.   throws  DataError
 void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors,
                        const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});

@@ -27,7 +27,7 @@ using Ids = CudnnConv2dIds;
 // A plan that is tuned serves all tensors with this alignment.
 constexpr int64_t kTunedAlignment = 16;
 // The most plans that are timed for one convolution.
-constexpr int kMostCandidates = 32;
+constexpr int kMostConvPlans = 32;
 
 /// Queues the convolution by a plan.
 using RunPlan = std::function<void(CudnnPlan& plan)>;
@@ -55,7 +55,7 @@ CudnnChoice choose_tuned(ExecContext& ctx, const CudnnConv2d& convolution, cudnn
     if (choice.plan != nullptr) tuner.note_missed(operation);
     return choice;
   }
-  CudnnChoices choices = find_conv2d_plans(convolution, target, kMostCandidates);
+  CudnnChoices choices = find_conv2d_plans(convolution, target, kMostConvPlans);
   if (choices.plans.empty()) return {nullptr, choices.refusal};
   std::vector<TimedCandidate> candidates;
   for (const auto& plan : choices.plans) candidates.push_back({plan->text(), [&run, &plan] { run(*plan); }});

@@ -67,7 +67,7 @@ TEST(Models, Gpt2HasTransformersParameters) {
 
 TEST(Models, RefuseSequencesThatTheyDoNotTake) {
   expect_contains(error_of<ConfigError>([] { make_model("gpt2", {.sequence_length = 1025}); }),
-                  ": gpt2 takes sequences of 1 to 1024 tokens");
+                  ": gpt2 takes sequences of 2 to 1024 tokens");
   expect_contains(error_of<ConfigError>([] { make_model("mlp", {.image_size = 8, .sequence_length = 5}); }),
                   "mlp takes no tokens");
   expect_contains(error_of<ConfigError>([] { make_model("nano-gpt", {.image_size = 8}); }), "nano-gpt takes tokens");

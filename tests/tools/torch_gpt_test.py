@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A GPT beside the same model in PyTorch, with random weights: logits and every gradient to 1e-5 of the largest, and the losses of ten AdamW steps
-to 1e-5. Weights have transformers' names and layouts; where transformers is there, its GPT2LMHeadModel is the model, and loads what Vitrine saves.
+to 1e-5, those of fp16 and bf16 to twice the error of autocast; what `vitrine sample` continues is the greedy continuation. Weights have transformers'
+names and layouts; where transformers is there, its GPT2LMHeadModel is the model, and loads what Vitrine saves.
 
 usage: torch_gpt_test.py VITRINE [MODES]     exits with 77 without PyTorch; MODES: of --mode, separated by commas
 """
@@ -113,9 +114,36 @@ def plain(name):
     return name.removeprefix("model.").removeprefix("transformer.")
 
 
+def greedy(model, prompt, count):
+    if GPT2LMHeadModel is not None:
+        return model.model.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, pad_token_id=0)[0, len(prompt) :].tolist()
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(model(torch.tensor([tokens]))[0, -1].argmax().item())
+    return tokens[len(prompt) :]
+
+
+def trained_losses(make, size, state, windows, autocast=None):
+    """Losses of AdamW, and the model."""
+    model = make(*size)
+    model.load_state_dict(state)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    losses = []
+    for step in range(STEPS):
+        first = step * BATCH % len(windows)
+        with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = mean_loss(model, windows[first : first + BATCH])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
 def mean_loss(model, ids):
     logits = model(ids[:, :-1])
-    return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    return functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
 def check(size, folder, modes):
@@ -141,8 +169,15 @@ def check(size, folder, modes):
         expected = model(test[:, :-1])
     expect("logits", largest_difference(torch.from_numpy(numpy.load(folder / "logits.npy")).reshape(expected.shape), expected))
 
+    prompt, count = test[0, :3].tolist(), tokens - 3
+    sampled = subprocess.run([sys.argv[1], "sample", "--model", folder / "gpt.json", "--weights", folder / "gpt.safetensors", "--prompt-tokens",
+                              ",".join(map(str, prompt)), "--tokens", str(count), "--temperature", "0", "--json"], check=True, stdout=subprocess.PIPE)
+    assert json.loads(sampled.stdout)["tokens"] == greedy(model, prompt, count), (sampled.stdout, greedy(model, prompt, count))
+    print(f"{count} tokens are greedy's")
+
     mean_loss(model, train[:BATCH]).backward()
     gradients = {plain(name): p.grad.clone() for name, p in model.named_parameters()}
+    of_torch, reference = trained_losses(make, size, state, train)
     rate = 2.0**10  # a step of plain SGD shows the gradient: its rounding is that of the parameter
     for mode in modes:
         devices = "cpu:0-1" if mode != "ddp" else "cpu:0"
@@ -154,20 +189,18 @@ def check(size, folder, modes):
         worst = max(((before[name] - value) / rate - gradients[name]).abs().max().item() for name, value in after.items())
         expect(f"gradients of {mode}", worst / largest)
 
-        run(*start, "--optimizer", "adamw", "--lr", 1e-3, "--steps", STEPS, "--log", folder / "log.jsonl", "--log-every", 1, "--save",
-            folder / "trained.safetensors")
-        losses = [row["loss"] for row in map(json.loads, (folder / "log.jsonl").read_text().splitlines()) if row["kind"] == "step"]
-        reference = make(*size)
-        reference.load_state_dict(state)
-        optimizer = torch.optim.AdamW(reference.parameters(), 1e-3)
-        for step in range(STEPS):
-            first = step * BATCH % 36
-            loss = mean_loss(reference, train[first : first + BATCH])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            assert math.isclose(losses[step], loss.item(), rel_tol=TOLERANCE), (step, losses[step], loss.item())
+        def adamw(*more):
+            run(*start, "--optimizer", "adamw", "--lr", 1e-3, "--steps", STEPS, "--log", folder / "log.jsonl", *more)
+            return [row["loss"] for row in map(json.loads, (folder / "log.jsonl").read_text().splitlines()) if row["kind"] == "step"]
+
+        losses = adamw("--save", folder / "trained.safetensors")
+        for step, expected in enumerate(of_torch):
+            assert math.isclose(losses[step], expected, rel_tol=TOLERANCE), (step, losses[step], expected)
         print(f"losses of {mode}: {losses[0]:.4f} to {losses[STEPS - 1]:.4f}")
+        for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)) if mode == modes[0] else ():
+            autocast, _ = trained_losses(make, size, state, train, dtype)
+            allowed = 2 * max(abs(a - b) for a, b in zip(autocast, of_torch))
+            expect(f"losses of {name}", max(abs(a - b) for a, b in zip(adamw("--precision", name), of_torch)), allowed)
     if GPT2LMHeadModel is not None:
         model.model.config.save_pretrained(folder / "saved")
         (folder / "trained.safetensors").rename(folder / "saved" / "model.safetensors")

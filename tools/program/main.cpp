@@ -39,6 +39,7 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
   if (options.command == Command::collectives) return run_collectives(options, processes);
   require_alone(processes, options.arguments.front().c_str());
   if (options.command == Command::compare) return run_compare(options);
+  if (options.command == Command::sample) return run_sample(options);
   return options.command == Command::plan ? run_plan(options) : run_lab(options);
 }
 

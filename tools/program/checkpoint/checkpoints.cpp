@@ -54,13 +54,13 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
   });
 }
 
-Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
+Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, const Job& job,
                          const std::string& run_id, std::unique_ptr<CheckpointDirectory> directory,
                          std::optional<BestCheckpoint> best)
     : options_(options),
       processes_(processes),
       engine_(*run.engine),
-      model_(std::move(model)),
+      metadata_(weights_metadata(job)),
       active_(!options.checkpoints.directory.empty()),
       interval_(resolve_checkpoint_interval(options.checkpoints)),
       directory_(std::move(directory)),
@@ -164,7 +164,7 @@ void Checkpoints::write(const RunState& state) {
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
                      checkpoint_files(engine_.parameters().layout(), engine_.parameters().buffer_layout(), *staging_,
-                                      scratch, {{"format", "pt"}, {"model", model_}}),
+                                      scratch, metadata_),
                      run_state_json(state), [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;

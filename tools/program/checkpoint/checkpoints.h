@@ -32,9 +32,8 @@ class Checkpoints {
   ///   run_id  of the run: checkpoints of others in the directory are never removed
   ///   directory  null: nothing is saved, unless another process does     best  of the run so far
   /// Allocates the staging memory. throws OutOfMemory.
-  Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
-              const std::string& run_id, std::unique_ptr<CheckpointDirectory> directory,
-              std::optional<BestCheckpoint> best);
+  Checkpoints(const Options& options, const Processes& processes, Run& run, const Job& job, const std::string& run_id,
+              std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best);
   /// Waits for the save in progress.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
@@ -68,7 +67,7 @@ class Checkpoints {
   const Options& options_;
   const Processes& processes_;
   Engine& engine_;
-  std::string model_;
+  const std::map<std::string, std::string> metadata_;  // of the weights
   bool active_;
   CheckpointInterval interval_;
   std::unique_ptr<CheckpointDirectory> directory_;
@@ -91,10 +90,9 @@ class Checkpoints {
 /// Writes the engine's parameters to --save, if given, on rank 0. Every process calls it: while rank 0 writes, it
 /// reports its progress to the others, which wait as long as that takes. With several processes a child process writes,
 /// and continues if this one is killed. throws DataError, CommError.
-void save_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes);
+void save_weights(const Options& options, const Job& job, Engine& engine, const Processes& processes);
 
 /// After an error in training: saves what the devices still hold, on rank 0 alone, and reports it on stderr.
-void rescue_weights(const Options& options, const std::string& model, Engine& engine,
-                    const Processes& processes) noexcept;
+void rescue_weights(const Options& options, const Job& job, Engine& engine, const Processes& processes) noexcept;
 
 }  // namespace vitrine::tools

@@ -28,23 +28,23 @@ namespace {
 
 /// What is saved. It is copied from the devices before anything is written.
 struct Weights {
-  std::string path, model;
+  std::string path;
+  std::map<std::string, std::string> metadata;
   const FlatLayout& layout;
   const BufferLayout& buffer_layout;
   std::vector<float> values;
   BufferValues buffers;
 
   void write(const WriteProgress& progress = {}) const {
-    with_prefix<DataError>("--save ", [&] {
-      save_parameters(path, layout, values, buffer_layout, buffers, {{"format", "pt"}, {"model", model}}, progress);
-    });
+    with_prefix<DataError>("--save ",
+                           [&] { save_parameters(path, layout, values, buffer_layout, buffers, metadata, progress); });
   }
 };
 
-Weights copy_weights(const Options& options, const std::string& model, Engine& engine) {
+Weights copy_weights(const Options& options, const Job& job, Engine& engine) {
   Parameters& parameters = engine.parameters();
-  return {options.save,        model, parameters.layout(), parameters.buffer_layout(), parameters.values(),
-          parameters.buffers()};
+  return {options.save,        weights_metadata(job), parameters.layout(), parameters.buffer_layout(),
+          parameters.values(), parameters.buffers()};
 }
 
 /// What the child process that saves reports to its parent.
@@ -179,7 +179,7 @@ void save_for_processes(const Options& options, const Weights& weights, ProcessG
 
 }  // namespace
 
-void save_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
+void save_weights(const Options& options, const Job& job, Engine& engine, const Processes& processes) {
   if (options.save.empty()) return;
   ProcessGroup* const process_group = processes.process_group().get();
   if (!processes.leads()) {
@@ -188,12 +188,11 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
     }
     return;
   }
-  const Weights weights = copy_weights(options, model, engine);
+  const Weights weights = copy_weights(options, job, engine);
   process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
-void rescue_weights(const Options& options, const std::string& model, Engine& engine,
-                    const Processes& processes) noexcept {
+void rescue_weights(const Options& options, const Job& job, Engine& engine, const Processes& processes) noexcept {
   if (options.save.empty() || !processes.leads()) return;
   if (processes.process_group() != nullptr && engine.config().scheme.shards(Sharding::parameters)) {
     fmt::print(stderr,
@@ -205,7 +204,7 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
   const std::string success =
       fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
-    const Weights weights = copy_weights(options, model, engine);
+    const Weights weights = copy_weights(options, job, engine);
     if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);

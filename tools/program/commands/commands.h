@@ -23,6 +23,7 @@ int run_plan(const Options& options);
 PlanRecord plan_record(const Options& options, bool finds_remedies = true);
 int run_collectives(const Options& options, const Processes& processes);
 int run_lab(const Options& options);
+int run_sample(const Options& options);
 int run_info(const Options& options);
 int run_verify(const Options& options);
 int run_page(const Options& options);

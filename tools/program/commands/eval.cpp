@@ -42,7 +42,7 @@ int run_eval(const Options& options, const Processes& processes) {
   }
   Attempts attempts;
   const bool has_logits = !options.save_logits.empty() && processes.leads() && attempts.run([&] {
-    write_npy(options.save_logits, logits, result->samples + result->skipped, job.model.classes);
+    write_npy(options.save_logits, logits, static_cast<int64_t>(logits.size()) / job.model.classes, job.model.classes);
   });
   attempts.run([&] { run.engine->finish(); });
 
@@ -51,6 +51,7 @@ int run_eval(const Options& options, const Processes& processes) {
       processes,
       measure_devices(run, {{"dataset", dataset_bytes(job.data)}, {"weights", weight_copies(options, job)}}));
   const double rate = static_cast<double>(result->samples) / result->seconds;
+  const Tokens tokens = tokens_of(job);
   const bool usable = options.allow_non_finite || std::isfinite(result->loss);
   const int status = usable ? kExitOk : kExitFailure;
   if (!usable && processes.leads()) {
@@ -73,6 +74,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["skipped"] = skipped;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
+    tokens.add_to(json, result->loss, rate);
     json["devices"] = devices_json(measured);
     print_json(json);
     attempts.rethrow();
@@ -80,8 +82,9 @@ int run_eval(const Options& options, const Processes& processes) {
   }
   const Style style = Style::of(STDOUT_FILENO);
   const std::string line =
-      fmt::format("test loss {}  test accuracy {:.4f}{}  {}, each once  {} samples/s", format_loss(result->loss),
-                  result->accuracy, describe_top5(result->top5), counted(result->samples, "sample"), format_rate(rate));
+      fmt::format("test loss {}{}  test accuracy {:.4f}{}  {}, each once  {}", format_loss(result->loss),
+                  tokens.describe(result->loss), result->accuracy, describe_top5(result->top5),
+                  counted(result->samples, "sample"), tokens.rate(rate));
   fmt::print("{}\n{}\n", style.prose(describe_job(job, run.engine->parameters().layout())), style.prose(line));
   fmt::print("{}", style.prose(skipped_report(skipped)));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, style));

@@ -91,12 +91,12 @@ void conclude_autotune(const Options& options, const Engine& engine, const std::
 }
 
 /// Saves the averages of the weights beside the weights, if there are any. Every process calls it.
-void save_averages(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
+void save_averages(const Options& options, const Job& job, Engine& engine, const Processes& processes) {
   if (!options.recipe.ema || options.save.empty()) return;
   const Engine::AverageScope averages(engine);
   Options beside = options;
   beside.save = averages_path(options.save);
-  save_weights(beside, model, engine, processes);
+  save_weights(beside, job, engine, processes);
 }
 
 /// The exit status of a run that was asked to end: 143 if any process got SIGTERM.
@@ -200,7 +200,7 @@ Trained train(const Chosen& chosen, const Job& job, const std::vector<DeviceId>&
   target.steps_before = run.engine->steps_issued();
   target.run_id = resumed ? resumed->state.run_id : new_run_id();
   RunLog log(target);
-  Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(directory),
+  Checkpoints checkpoints(options, processes, run, job, target.run_id, std::move(directory),
                           resumed ? resumed->state.best : std::nullopt);
   StateHashes hashes(options.hashes, *run.engine, processes.leads());
   Training training(options, job, run, target.run_id, log, checkpoints, hashes, resumed);
@@ -215,15 +215,15 @@ Trained train(const Chosen& chosen, const Job& job, const std::vector<DeviceId>&
   const auto save = [&] {
     if (std::exchange(saved, true)) return;
     if (!write(training.record().diverged.empty() ? "weights are" : "last finite weights are", options.save,
-               [&] { save_weights(options, job.model.name, *run.engine, processes); }))
+               [&] { save_weights(options, job, *run.engine, processes); }))
       return;
     write("average of the weights is", options.recipe.ema && !options.save.empty() ? averages_path(options.save) : "",
-          [&] { save_averages(options, job.model.name, *run.engine, processes); });
+          [&] { save_averages(options, job, *run.engine, processes); });
   };
   try {
     training.run(save);
   } catch (...) {
-    if (!saved) rescue_weights(options, job.model.name, *run.engine, processes);
+    if (!saved) rescue_weights(options, job, *run.engine, processes);
     log.flush();
     attempts.run([&] { hashes.close(); });
     throw;

@@ -164,6 +164,15 @@ struct LabOptions {
   bool list = false;
 };
 
+/// What `vitrine sample` continues, and how.
+struct SampleOptions {
+  std::string prompt;
+  std::vector<int64_t> prompt_tokens;  // instead
+  int64_t tokens = 100;
+  double temperature = 1.0;  // 0: always the most probable token
+  std::optional<int64_t> top_k;
+};
+
 /// Settings that the program chooses with plans (choose.h).
 struct Choices {
   bool mode = false;                // --mode auto, before the others
@@ -178,7 +187,7 @@ struct Choices {
 
 /// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
-  enum class Command { train, eval, compare, plan, collectives, lab, info, lesson, verify, page };
+  enum class Command { train, eval, compare, plan, collectives, lab, info, lesson, verify, page, sample };
   Command command = Command::train;
 
   std::string model = "small-cnn";
@@ -259,9 +268,10 @@ struct Options {
   std::string init_weights, save;
   std::vector<std::string> freeze;   // patterns of parameters that are not trained
   CheckpointOptions checkpoints;     // train; plan knows the directory
-  std::string weights, save_logits;  // eval
-  bool confusion = false;            // train, eval
-  bool details = false;              // train
+  std::string weights, save_logits;  // eval, and the weights of sample
+  SampleOptions sample;
+  bool confusion = false;  // train, eval
+  bool details = false;    // train
   CollectiveOptions collectives;
   LabOptions lab;
   bool frontier = false;           // plan

@@ -27,7 +27,8 @@ inline constexpr Commands kTrain = only(Options::Command::train), kPlan = only(O
                           kEval = only(Options::Command::eval), kCompare = only(Options::Command::compare),
                           kBench = only(Options::Command::collectives), kLab = only(Options::Command::lab),
                           kInfo = only(Options::Command::info), kLesson = only(Options::Command::lesson),
-                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page);
+                          kVerify = only(Options::Command::verify), kPage = only(Options::Command::page),
+                          kSample = only(Options::Command::sample);
 inline constexpr Commands kRuns = kTrain | kPlan, kTrainings = kRuns | kCompare, kModels = kTrainings | kEval;
 
 /// The number that a text is for a flag with values of type T: all ranges are of int64_t or double. "-0" is 0.

@@ -116,8 +116,8 @@ Json groups_in_force(Context c) {
 
 SettingTable model_settings() {
   return {
-      flag("--model", kModels, at(&Options::model), "Model, or a FILE.json with its layers (docs/model_files.md)",
-           one_of_or_file(model_names(), "FILE.json"),
+      flag("--model", kModels | kSample, at(&Options::model),
+           "Model, or a FILE.json with its layers (docs/model_files.md)", one_of_or_file(model_names(), "FILE.json"),
            {.read = [](Context c) { return c.job.model.name; },
             .compared =
                 [](Context c) { return fmt::format("{}, {} classes", identify_model(c.job), c.job.model.classes); }}),
@@ -137,7 +137,7 @@ SettingTable model_settings() {
             .read = [](Context c) { return c.job.model.height; },
             .meaning = "height and width of the images that the model receives"}),
       flag("--sequence-length", kModels, at(&Options::sequence_length),
-           "Tokens of a sample of a GPT [1024, of nano-gpt 256]", whole_number(1, 1 << 16),
+           "Tokens of a sample of a GPT [1024, of nano-gpt 256]", whole_number(2, 1 << 16),
            {.shows_default = false,
             .read = [](Context c) { return c.job.data.train.sequence_length; },
             .meaning = "tokens of a sample; 0 for models that take no tokens"}),
@@ -145,7 +145,7 @@ SettingTable model_settings() {
             {.read = [](Context c) { return c.job.model.channels; },
              .meaning = "channels of the images",
              .effect = Effect::local}),
-      flag("--classes", kModels, at(&Options::classes), "Outputs of the model [the data's classes]",
+      flag("--classes", kModels | kSample, at(&Options::classes), "Outputs of the model [the data's classes]",
            whole_number(1, 1 << 24),
            {.read = [](Context c) { return c.job.model.classes; },
             .meaning = "outputs of the model: `--classes`, or the data's classes",
@@ -174,16 +174,16 @@ SettingTable model_settings() {
            {.read = [](Context c) { return c.options.images_on_device(); },
             .meaning = "whether `--data-on-device` is on",
             .effect = Effect::local}),
-      flag("--weights", kEval, at(&Options::weights),
+      flag("--weights", kEval | kSample, at(&Options::weights),
            "FILE.safetensors, a checkpoint, a folder of checkpoints (its newest), or a model's folder of Hugging "
            "Face",
-           {.type = "FILE", .required = kEval, .effect = Effect::local, .ranks = Ranks::given}),
+           {.type = "FILE", .required = kEval | kSample, .effect = Effect::local, .ranks = Ranks::given}),
   };
 }
 
 SettingTable device_settings() {
   using L = SettingRow::List;
-  constexpr Commands kUsers = kModels | kBench;
+  constexpr Commands kUsers = kModels | kBench | kSample;
   return {
       flag("--devices", kUsers, at(&Options::devices),
            "Devices of each process: cpu:0-3 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (two logical devices of one "
@@ -455,8 +455,9 @@ SettingTable optimizer_settings() {
                   const float dropout = c.job.model_hash ? 0.0F : model_dropout(c.options.model);
                   return dropout > 0.0F ? fmt::format("{}", c.options.dropout.value_or(dropout)) : "";
                 }}),
-      flag("--seed", kTrainings, at(&Options::seed),
-           "Seed of initial weights, order of samples, dropout and augmentation", whole_number(0)),
+      flag("--seed", kTrainings | kSample, at(&Options::seed),
+           "Seed of initial weights, order of samples, dropout and augmentation", whole_number(0),
+           {.help_of = {kSample, "Seed of the drawn tokens"}}),
       flag("--shuffle,!--no-shuffle", kTrainings, at(&Options::shuffle), "Shuffle the samples in each epoch [on]",
            {.meaning = "false with `--no-shuffle`"}),
       flag("--drop-last", kTrainings, at(&Options::drop_last), "Drop the last batch of an epoch if it is not full"),
@@ -500,7 +501,7 @@ SettingTable precision_settings() {
     return [value](Context c) { return c.options.precisions.empty() ? Json(value(c)) : kAbsent; };
   };
   return {
-      flag("--precision", kModels, at(&Options::precision),
+      flag("--precision", kModels | kSample, at(&Options::precision),
            "Precision of layers and activations; master weights are f32", one_of({"fp32", "fp16", "bf16"}),
            {.read = unless_several([](Context c) { return c.options.precision; }),
             .meaning = "`--precision`; absent with `--precisions`"}),
@@ -518,9 +519,9 @@ SettingTable precision_settings() {
                 }}),
       flag("--clip-norm", kTrainings, at(&Options::clip_norm), "Clip the norm of the gradient [not clipped]",
            number_above_0()),
-      flag("--allow-non-finite", kModels, at(&Options::allow_non_finite),
+      flag("--allow-non-finite", kModels | kSample, at(&Options::allow_non_finite),
            "Continue when a loss or gradient is not finite [stop]",
-           {.help_of = {kEval, "Accept weights that are NaN or infinite [refuse them]"}, .json = kTrainings}),
+           {.help_of = {kEval | kSample, "Accept weights that are NaN or infinite [refuse them]"}, .json = kTrainings}),
       flag("--reduce-dtype", kTrainings, at(&Options::reduce_dtype), "Data type used to reduce gradients",
            one_of({"f32", "f16", "bf16"}), {.meaning = "data type used to reduce gradients"}),
       flag("--precisions", kCompare, at(&Options::precisions),
@@ -541,8 +542,8 @@ SettingTable precision_settings() {
 
 SettingTable output_settings() {
   return {
-      flag("--json", kModels | kBench | kLab | kInfo | kVerify, at(&Options::json), "Print one JSON object on stdout",
-           local()),
+      flag("--json", kModels | kSample | kBench | kLab | kInfo | kVerify, at(&Options::json),
+           "Print one JSON object on stdout", local()),
       flag("--save", kTrain, at(&Options::save), "Write the weights at the end",
            {.type = "FILE.safetensors", .effect = Effect::local, .ranks = Ranks::given}),
       // Steps whose memory is recorded are not replayed as CUDA graphs, which all ranks do together.
@@ -709,6 +710,7 @@ Values check_counts() {
 std::vector<Group> other_settings() {
   using C = CollectiveOptions;
   const auto at_c = [](auto member) { return at(&Options::collectives, member); };
+  const auto at_s = [](auto member) { return at(&Options::sample, member); };
   const Values size = bytes(0, kMostCollectiveBytes);
   return {
       {"Options",
@@ -719,6 +721,16 @@ std::vector<Group> other_settings() {
                 with_alias(collective_names(), "gpu0_star", "reduce_broadcast"), {.list = SettingRow::List::repeated}),
            flag("NAME", kLab, at(&Options::lab, &LabOptions::names), "Bugs to show in full [a table of all]",
                 {.list = SettingRow::List::repeated}),
+           flag("--prompt", kSample, at_s(&SampleOptions::prompt),
+                "Text to continue, for a model of bytes, or of characters that its weights name", {.type = "TEXT"}),
+           flag("--prompt-tokens", kSample, at_s(&SampleOptions::prompt_tokens), "Tokens to continue: 15496,995",
+                whole_number(0, (1 << 16) - 1), {.type = "N,N", .list = SettingRow::List::commas}),
+           flag("--tokens", kSample, at_s(&SampleOptions::tokens), "Tokens to add", whole_number(1, 1 << 24)),
+           flag("--temperature", kSample, at_s(&SampleOptions::temperature),
+                "Divides the outputs before a token is drawn; 0: always the most probable token",
+                number_of_at_least_0()),
+           flag("--top-k", kSample, at_s(&SampleOptions::top_k), "Draw from the K most probable tokens only [all]",
+                whole_number(1, 1 << 16)),
            flag("--out", kPage, at(&Options::page), "File of the page", {.type = "FILE.html", .required = kPage}),
        }},
       {"Sizes",

@@ -18,9 +18,12 @@ uint64_t hash_data(const DatasetPair& data) {
   for (const Dataset* const set : {&data.train, &data.test}) {
     const uint64_t pixels = fingerprint(*set);
     hash = hash_bytes(hash, &pixels, sizeof pixels);
+    if (set->sequence_length > 0) {  // the tokens are the labels
+      hash = hash_bytes(hash, set->characters.data(), static_cast<int64_t>(set->characters.size()));
+      continue;
+    }
     labels.clear();
     labels.reserve(static_cast<size_t>(set->size()));
-    if (set->sequence_length > 0) continue;  // the tokens are the labels
     for (int64_t i = 0; i < set->size(); ++i) labels.push_back(set->label(i));
     hash = hash_bytes(hash, labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
   }
@@ -28,6 +31,14 @@ uint64_t hash_data(const DatasetPair& data) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> weights_metadata(const Job& job) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}, {"model", job.model.name}};
+  if (!job.data.train.characters.empty()) metadata[kCharacters] = job.data.train.characters;
+  return metadata;
+}
+
+Tokens tokens_of(const Job& job) { return {job.data.train.sequence_length, job.data.train.bytes_per_token}; }
 
 std::string identify_model(const Job& job) {
   return job.model_hash ? fmt::format("{} (layers {:016x})", job.model.name, *job.model_hash) : job.model.name;

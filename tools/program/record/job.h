@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "data/dataset.h"
 #include "kernels/image.h"
 #include "nn/model.h"
+#include "tools/program/record/record.h"
 
 namespace vitrine::tools {
 
@@ -21,6 +23,13 @@ struct Job {
   std::shared_ptr<UnreadSamples> skipped_train = {}, skipped_test = {};
   std::optional<uint64_t> model_hash;  // of the layers of a model that comes from a file
 };
+
+/// What weights files say of the model: format, model and, of characters:FILE, the characters.
+std::map<std::string, std::string> weights_metadata(const Job& job);
+/// The key of the characters in it.
+inline constexpr const char* kCharacters = "characters";
+
+Tokens tokens_of(const Job& job);
 
 /// "alexnet"; for a model from a file its name and a hash of its layers.
 std::string identify_model(const Job& job);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,27 @@ constexpr size_t kOverflowsShown = 4;
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 }  // namespace
+
+std::string Tokens::rate(double samples_per_second) const {
+  return per_sample > 0 ? format_rate(samples_per_second * static_cast<double>(per_sample)) + " tokens/s"
+                        : format_rate(samples_per_second) + " samples/s";
+}
+
+std::string Tokens::describe(double loss) const {
+  if (per_sample == 0) return {};
+  std::string text = fmt::format("  perplexity {:.4g}", std::exp(loss));
+  if (bytes_of_each > 0.0) text += fmt::format(", {:.4f} bits per byte", loss / std::numbers::ln2 / bytes_of_each);
+  return text;
+}
+
+void Tokens::add_to(Json& json, std::optional<double> test_loss, double samples_per_second) const {
+  const auto or_null = [](bool known, double value) { return known ? number_or_null(value) : Json(); };
+  const double loss = test_loss.value_or(0.0);
+  json["tokens_per_second"] = or_null(per_sample > 0, samples_per_second * static_cast<double>(per_sample));
+  json["test_perplexity"] = or_null(per_sample > 0 && test_loss, std::exp(loss));
+  json["test_bits_per_byte"] =
+      or_null(bytes_of_each > 0.0 && test_loss.has_value(), loss / std::numbers::ln2 / bytes_of_each);
+}
 
 void StepRecord::add(const StepResult& result) {
   const int64_t step = first_step + steps;

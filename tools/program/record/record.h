@@ -143,6 +143,19 @@ double per_step(double seconds, const auto& table) {
 }
 int64_t per_step(int64_t bytes, const auto& table) { return table.steps > 0 ? bytes / table.steps : 0; }
 
+/// What the samples of a run over tokens are.
+struct Tokens {
+  int64_t per_sample = 0;    // 0: samples are not sequences of tokens
+  double bytes_of_each = 0;  // in the text; 0: not known
+
+  /// "1,234 tokens/s", or "1,234 samples/s" of other samples
+  std::string rate(double samples_per_second) const;
+  /// "  perplexity 12.34, 1.234 bits per byte" of a mean loss in nats: what follows it. Empty for other samples.
+  std::string describe(double loss) const;
+  /// Sets tokens_per_second, test_perplexity and test_bits_per_byte, null where they say nothing.
+  void add_to(Json& json, std::optional<double> test_loss, double samples_per_second) const;
+};
+
 /// An epoch, or all steps of a run with --steps.
 struct EpochRecord {
   int64_t epoch = 1;
@@ -216,6 +229,7 @@ struct RunRecord {
   std::string state_hash;  // of the training state at the end; empty where it was not taken
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
+  Tokens tokens;
   std::optional<ConfusionMatrix> confusion;  // with --confusion: of the last evaluation
   int64_t shown_step = 0;                    // from 0: the step of DeviceRecord::memory and ::step
   std::optional<double>

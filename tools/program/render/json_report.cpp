@@ -55,9 +55,9 @@ Json checkpoints_json(const std::optional<CheckpointRecord>& checkpoints) {
           {"planned_staging_bytes", staging_json(checkpoints->planned_staging)}};
 }
 
-Json epochs_json(const std::vector<EpochRecord>& epochs) {
+Json epochs_json(const RunRecord& run) {
   Json json = Json::array();
-  for (const EpochRecord& e : epochs) {
+  for (const EpochRecord& e : run.epochs) {
     json.push_back({{"epoch", e.epoch},
                     {"train_loss", e.totals.mean_loss()},
                     {"test_loss", value_or_null(e.test_loss)},
@@ -68,6 +68,7 @@ Json epochs_json(const std::vector<EpochRecord>& epochs) {
                     {"interrupted", !e.whole()},
                     {"seconds", e.seconds},
                     {"samples_per_second", e.samples_per_second()}});
+    run.tokens.add_to(json.back(), e.test_loss, e.samples_per_second());
   }
   return json;
 }
@@ -126,7 +127,7 @@ Json run_json(const TrainingRecord& record) {
   json["loss_scale"] = run.steps.loss_scale_json();
   json["reduction_error"] = run.steps.reduction_error_json();
   json["gradient_norms"] = run.steps.gradient_norms_json();
-  json["epochs"] = epochs_json(run.epochs);
+  json["epochs"] = epochs_json(run);
   json["confusion"] = run.confusion ? run.confusion->json() : Json();
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;

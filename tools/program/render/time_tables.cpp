@@ -218,14 +218,20 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
 
 std::optional<Table> epochs_table(const RunRecord& run) {
   if (run.epochs.empty()) return std::nullopt;
-  Table table(
-      {{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}, {"samples/s"}});
+  Table table({{"", Table::Align::left},
+               {"after step"},
+               {"train loss"},
+               {"test loss"},
+               {"test accuracy"},
+               {run.tokens.per_sample > 0 ? "tokens/s" : "samples/s"}});
   const auto cell = [](std::optional<double> value) {
     return value && std::isfinite(*value) ? fmt::format("{:.4f}", *value) : "–";
   };
   for (const EpochRecord& e : run.epochs) {
-    table.add_row({fmt::format("epoch {}", e.epoch), fmt::format("{}", e.last_step), cell(e.totals.mean_loss()),
-                   cell(e.test_loss), cell(e.test_accuracy), format_rate(e.samples_per_second())});
+    table.add_row(
+        {fmt::format("epoch {}", e.epoch), fmt::format("{}", e.last_step), cell(e.totals.mean_loss()),
+         cell(e.test_loss), cell(e.test_accuracy),
+         format_rate(e.samples_per_second() * static_cast<double>(std::max<int64_t>(1, run.tokens.per_sample)))});
   }
   return table;
 }

@@ -130,8 +130,16 @@ DatasetPair open_data(const Options& o, int64_t image_size, int64_t sequence_len
   return data;
 }
 
-[[noreturn]] void refuse_host_preprocess(const std::string& model) {
-  throw ConfigError(fmt::format("--preprocess host: {} takes no images; leave it out", model));
+/// Refuses flags of images for a model that takes tokens.
+void refuse_image_flags(const Options& o, const std::string& model) {
+  const std::pair<bool, std::string> flags[] = {{o.image_size != 0, fmt::format("--image-size {}", o.image_size)},
+                                                {o.host_preprocess(), "--preprocess host"},
+                                                {o.images_on_device(), "--data-on-device on"},
+                                                {!o.normalize.empty(), "--normalize " + o.normalize}};
+  for (const auto& [given, flag] : flags) {
+    if (given) throw ConfigError(fmt::format("{}: {} takes tokens, no images; leave it out", flag, model));
+  }
+  if (o.confusion) throw ConfigError(fmt::format("--confusion: {} has a class for each token; leave it out", model));
 }
 
 /// The model that --model FILE.json describes, and data for it.
@@ -154,7 +162,7 @@ Job open_model_file(const Options& o) {
   const std::string layers = model.net->describe();
   job.model_hash = hash_bytes(0, layers.data(), static_cast<int64_t>(layers.size()));
   if (!model.takes_images()) {
-    if (o.host_preprocess()) refuse_host_preprocess(model.name);
+    refuse_image_flags(o, model.name);
     job.data = open_data(o, 0, model.targets_per_sample, model.classes);
     if (job.data.train.classes > model.classes) {
       throw ConfigError(
@@ -197,10 +205,10 @@ Job open_model_file(const Options& o) {
 
 /// A GPT and sequences of tokens for it.
 static Job open_tokens_and_model(const Options& o) {
-  if (o.host_preprocess()) refuse_host_preprocess(o.model);
+  refuse_image_flags(o, o.model);
   const int64_t length = o.sequence_length != 0 ? o.sequence_length : model_sequence_length(o.model);
   const bool plans_synthetic = o.command == Options::Command::plan && o.data.starts_with("synthetic");
-  const ModelOptions own{.image_size = o.image_size, .classes = o.classes, .sequence_length = length};
+  const ModelOptions own{.classes = o.classes, .sequence_length = length};
   Job job;
   job.data = open_data(o, 0, length, o.classes.value_or(plans_synthetic ? make_model(o.model, own).classes : 0));
   const Dataset& train = job.data.train;
@@ -209,10 +217,8 @@ static Job open_tokens_and_model(const Options& o) {
         fmt::format("--classes {}: {} has a vocabulary of {}; give at least as many outputs, or leave it out",
                     *o.classes, train.name, train.classes));
   }
-  job.model = make_model(o.model, {.image_size = o.image_size,
-                                   .classes = o.classes.value_or(train.classes),
-                                   .dropout = o.dropout,
-                                   .sequence_length = length});
+  job.model = make_model(
+      o.model, {.classes = o.classes.value_or(train.classes), .dropout = o.dropout, .sequence_length = length});
   return job;
 }
 
@@ -461,7 +467,8 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 
 bool counts_confusion(const Options& options, const Job& job) {
   constexpr int64_t kMostClasses = 480;
-  return options.confusion || (!options.tensorboard.empty() && job.model.classes <= kMostClasses);
+  const bool draws = !options.tensorboard.empty() && job.model.classes <= kMostClasses && job.model.takes_images();
+  return options.confusion || draws;
 }
 
 void agree_on_run(const Options& options, const Job& job, const std::vector<DeviceId>& devices,
@@ -493,7 +500,17 @@ static void report_loaded(const WeightsFile& weights, const FlatLayout& layout, 
   fmt::print(stderr, "{}\n", text);
 }
 
-void load_weights(Run& run, const WeightsFile& weights) {
+/// Refuses weights of other characters than the data has.
+static void check_characters(const std::string& path, const Dataset& data) {
+  const std::string stored = read_metadata(path, kCharacters);
+  if (stored.empty() || stored == data.characters) return;
+  throw DataError(fmt::format(
+      "{}: it knows other characters than --data has: '{}', and {}; give a --data "
+      "characters:FILE with the same ones",
+      path, excerpt(stored), data.characters.empty() ? "none" : fmt::format("'{}'", excerpt(data.characters))));
+}
+
+void load_weights(Run& run, const Job& job, const WeightsFile& weights) {
   const FlatLayout& layout = run.engine->parameters().layout();
   const bool reads = run.devices->process() == 0;
   std::vector<float> flat(reads ? static_cast<size_t>(layout.parameter_elements()) : 0);
@@ -503,8 +520,10 @@ void load_weights(Run& run, const WeightsFile& weights) {
   try {
     if (reads) {
       if (weights.load.partial) initialize(layout, run.engine->config().seed, flat);
-      report_loaded(weights, layout,
-                    load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.load));
+      const std::string path = find_weights(weights.path);
+      const LoadedWeights loaded = load_parameters(path, layout, flat, buffer_layout, buffers, weights.load);
+      check_characters(path, job.data.train);
+      report_loaded(weights, layout, loaded);
     }
   } catch (const NonFiniteWeights& error) {
     throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
@@ -526,7 +545,7 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
     if (reads_images && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
     if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead(interrupted);
   }
-  if (!weights.path.empty()) load_weights(run, weights);
+  if (!weights.path.empty()) load_weights(run, job, weights);
   return run;
 }
 

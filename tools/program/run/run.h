@@ -71,7 +71,7 @@ WeightsFile initial_weights(const Options& options);
 
 /// Replaces parameters and buffers by the values in a file. With several processes, rank 0 reads them. throws
 /// DataError.
-void load_weights(Run& run, const WeightsFile& weights);
+void load_weights(Run& run, const Job& job, const WeightsFile& weights);
 
 /// Plans on the devices and fills the parameters: from `weights` if given (with several processes, rank 0 reads them),
 /// otherwise from the seed.

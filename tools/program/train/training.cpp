@@ -91,6 +91,7 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
       recorder_(run, recorded_.spans()),
       record_(configured_run(options, engine_.config(), engine_.facts().batch)) {
   record_.first_step = record_.steps.first_step = first_step_;
+  record_.tokens = tokens_of(job_);
   if (checkpoints.active()) settings_ = values_of(run_settings(options, job, run));
   if (!resumed) return;
   schedule_.restore(resumed->state.schedule);
@@ -419,11 +420,11 @@ void Training::print_epoch(const EpochRecord& result) const {
   if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
   if (result.steps > 0) line += "  train loss " + format_loss(result.totals.mean_loss());
   if (result.test_loss) {
-    line += fmt::format("  test loss {}  test accuracy {:.4f}", format_loss(*result.test_loss), *result.test_accuracy);
+    line += fmt::format("  test loss {}{}  test accuracy {:.4f}", format_loss(*result.test_loss),
+                        record_.tokens.describe(*result.test_loss), *result.test_accuracy);
     line += describe_top5(result.test_top5);
   }
-  line +=
-      fmt::format("  {} samples/s in {}", format_rate(result.samples_per_second()), format_duration(result.seconds));
+  line += fmt::format("  {} in {}", record_.tokens.rate(result.samples_per_second()), format_duration(result.seconds));
   line += describe_rate();
   fmt::print(options_.json ? stderr : stdout, "{}\n",
              Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));

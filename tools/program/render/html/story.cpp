@@ -74,7 +74,11 @@ std::vector<std::string> speed_and_peak(const RunRecord& run) {
     all.samples += e.samples;
     all.seconds += e.seconds;
   }
-  if (all.samples_per_second() > 0.0) facts.push_back(rate_figure(all.samples_per_second()) + " samples/s");
+  if (all.samples_per_second() > 0.0) {
+    const std::string rate = run.tokens.rate(all.samples_per_second());
+    const size_t blank = rate.find(' ');
+    facts.push_back(figure(rate.substr(0, blank)) + rate.substr(blank));
+  }
   if (!run.devices.empty()) facts.push_back(peak_words(run.devices, fullest(run.devices), "peaks at"));
   return facts;
 }
