@@ -181,7 +181,8 @@ def check(size, folder, modes):
     rate = 2.0**10  # a step of plain SGD shows the gradient: its rounding is that of the parameter
     for mode in modes:
         devices = "cpu:0-1" if mode != "ddp" else "cpu:0"
-        start = ["train", *common, "--mode", mode, "--devices", devices, "--init-weights", folder / "gpt.safetensors", "--no-shuffle", "--no-eval"]
+        start = ["train", *common, "--mode", mode, "--devices", devices, "--init-weights", folder / "gpt.safetensors", "--no-shuffle", "--no-eval",
+                 *(["--split", "gpu0=2"] if mode == "balanced" else [])]
         run(*start, "--optimizer", "sgd", "--momentum", 0, "--lr", rate, "--steps", 1, "--save", folder / "after.safetensors")
         after = read_safetensors(folder / "after.safetensors")
         assert set(after) == set(gradients), set(after) ^ set(gradients)
