@@ -132,7 +132,7 @@ TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
     EXPECT_TRUE(rows.emplace(flag, line).second) << flag << " has two rows";
   }
   expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp\\|zero1\\|zero2\\|zero3\\|auto`");
-  expect_contains(rows["--seed"], "| train, plan, compare |", "[0]");
+  expect_contains(rows["--seed"], "| train, plan, compare, sample |", "[0]");
   expect_contains(rows["--lr"], "[0.001] |");
   expect_contains(rows["--steps"], "<br>compare: ");
   expect_contains(rows["-b,--minbytes"], "| collectives |");
