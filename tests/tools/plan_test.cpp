@@ -653,7 +653,7 @@ TEST(ModelFiles, ArePlannedForMachinesThatAreNotHereAndTrained) {
     expect_contains(run_vitrine(with(with({"plan"}, flag), small)).error,
                     fmt::format("{}: the file {} sets it", flag[0], file));
   }
-  expect_contains(run_vitrine(words("plan --model mini.jso")).error, "wide-head, FILE.json");
+  expect_contains(run_vitrine(words("plan --model mini.jso")).error, "nano-gpt, FILE.json");
 }
 
 TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
