@@ -38,7 +38,7 @@ struct Text {
 
   void read(int64_t first, std::span<uint16_t> out) const {
     if (!file) {
-      std::copy_n(held.begin() + first, out.size(), out.begin());
+      std::copy_n(held.data() + first, out.size(), out.begin());
       return;
     }
     const int64_t offset = begin + first * 2;

@@ -79,11 +79,11 @@ int64_t draw(const SampleOptions& o, std::span<const float> logits, PhiloxSequen
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](int64_t token) { return static_cast<double>(logits[static_cast<size_t>(token)]); };
-  const auto kept = static_cast<std::ptrdiff_t>(
-      std::min(o.temperature == 0.0 ? 1 : o.top_k.value_or(std::ssize(order)), std::ssize(order)));
+  const auto all = static_cast<int64_t>(order.size());
+  const auto kept = static_cast<std::ptrdiff_t>(o.temperature == 0.0 ? 1 : std::min(o.top_k.value_or(all), all));
   // The first of equal ones, as in PyTorch.
-  std::ranges::partial_sort(order, order.begin() + kept,
-                            [&](int64_t a, int64_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
+  std::partial_sort(order.begin(), order.begin() + kept, order.end(),
+                    [&](int64_t a, int64_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
   order.resize(static_cast<size_t>(kept));
   double sum = 0.0;
   std::vector<double> sums;
@@ -124,8 +124,8 @@ std::span<const float> next_logits(Engine& engine, const Job& job, const std::ve
   const int64_t length = job.model.targets_per_sample, count = std::min<int64_t>(length, std::ssize(tokens));
   // What follows the last token changes nothing: attention is causal.
   const auto sequence = std::make_shared<std::vector<int32_t>>(static_cast<size_t>(2 * length));
-  std::transform(tokens.end() - count, tokens.end(), sequence->begin(),
-                 [](int64_t t) { return static_cast<int32_t>(t); });
+  const auto last = std::span(tokens).last(static_cast<size_t>(count));
+  std::transform(last.begin(), last.end(), sequence->begin(), [](int64_t t) { return static_cast<int32_t>(t); });
   const ConstView all(sequence->data(), {2, length}, DType::i32, DeviceId::host());
   logits.clear();
   engine.evaluate({.images = all.rows(0, 1), .labels = all.rows(1, 2), .hold = sequence}, &logits);
