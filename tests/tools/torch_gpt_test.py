@@ -4,7 +4,7 @@
 to 1e-5, those of fp16 and bf16 to twice the error of autocast; what `vitrine sample` continues is the greedy continuation. Weights have transformers'
 names and layouts; where transformers is there, its GPT2LMHeadModel is the model, and loads what Vitrine saves.
 
-usage: torch_gpt_test.py VITRINE [MODES]     exits with 77 without PyTorch; MODES: of --mode, separated by commas
+usage: torch_gpt_test.py VITRINE [MODES]     exits with 77 without PyTorch 2; MODES: of --mode, separated by commas
 """
 import json
 import math
@@ -14,7 +14,9 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from torch_files_test import read_safetensors, write_safetensors  # noqa: E402  finds a Python with torch
+from torch_files_test import read_safetensors, use_python_with_torch, write_safetensors  # noqa: E402
+
+use_python_with_torch("from torch.nn.functional import scaled_dot_product_attention")
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
@@ -31,9 +33,9 @@ BATCH, STEPS, TOLERANCE = 6, 10, 1e-5
 
 
 class Conv1D(torch.nn.Module):
-    def __init__(self, out, into, std):
+    def __init__(self, out, into):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(into, out) * std)
+        self.weight = torch.nn.Parameter(torch.randn(into, out) / into**0.5)
         self.bias = torch.nn.Parameter(torch.randn(out) * 0.02)
 
     def forward(self, x):
@@ -46,8 +48,8 @@ class Block(torch.nn.Module):
         nn = torch.nn
         self.heads = heads
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn = nn.ModuleDict({"c_attn": Conv1D(3 * width, width, 0.3), "c_proj": Conv1D(width, width, 0.2)})
-        self.mlp = nn.ModuleDict({"c_fc": Conv1D(4 * width, width, 0.2), "c_proj": Conv1D(width, 4 * width, 0.1)})
+        self.attn = nn.ModuleDict({"c_attn": Conv1D(3 * width, width), "c_proj": Conv1D(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": Conv1D(4 * width, width), "c_proj": Conv1D(width, 4 * width)})
 
     def forward(self, x):
         n, t, c = x.shape
