@@ -2,12 +2,15 @@
 // docs/examples/one_file.cpp, which shares no code with the engine, as an oracle of the engine.
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "nn/weights_file.h"
@@ -148,6 +151,25 @@ TEST_F(OneFileTable, HasTheBytesOfTheSchemes) {
   EXPECT_EQ(table_row("dp", "new parameters"), "new parameters 924200 0");
   EXPECT_EQ(table_row("ddp", "sums of all leaves"), "sums of all leaves 462100 462104");
   EXPECT_EQ(table_row("zero1", "new parameters"), "new parameters 462100 462100");
+}
+
+/// The figures of docs/read_in_an_afternoon.md.
+TEST_F(OneFileTable, HasTheBytesThatItsGuideQuotes) {
+  const auto bytes = [](std::vector<std::string> arguments, const std::string& name) {
+    arguments.insert(arguments.end(), {"--devices", "3"});
+    const std::string output = run(arguments).output;
+    std::istringstream row(line_of(output, "  " + name + " ").substr(2 + name.size()));
+    return std::vector<double>{std::istream_iterator<double>(row), {}};
+  };
+  const std::string guide = content(source_path("docs/read_in_an_afternoon.md"));
+  const double reduction = bytes({"--scheme", "dp", "--split", "1,3,4"}, "reduction").at(0) /
+                           bytes({"--scheme", "dp"}, "reduction").at(0);
+  expect_contains(guide, fmt::format("`reduction` falls by {:.0f} %", 100 * (1 - reduction)));
+  const std::vector<double> sent = bytes({"--scheme", "ddp"}, "together");
+  EXPECT_EQ(sent.at(1), sent.at(2));
+  expect_contains(guide, fmt::format("two devices send {:.2f} MB in ten steps", 1e-6 * sent.at(1)));
+  const double parameters = bytes({"--scheme", "ddp"}, "gradients").at(0) / 2;  // each has the sum of a subtree, too
+  expect_contains(guide, fmt::format("{:.1f} MB in ten", 10 * 4.0 / 3.0 * parameters * 1e-6));
 }
 
 TEST_F(OneFileTable, IsRefusedForWrongInput) {

@@ -33,6 +33,16 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
+/// Column 1 (with the bug) or 2 (without) of an experiment's row in docs/lab.md.
+std::string documented(const std::string& name, size_t column) {
+  const std::string page = read_file(test::source_path("docs/lab.md"));
+  const size_t begin = page.find(fmt::format("\n| [{0}](#{0}) |", name)) + 1;
+  std::istringstream row(page.substr(begin, page.find('\n', begin) - begin));
+  std::string cell;
+  for (size_t i = 0; i <= column + 1; ++i) std::getline(row, cell, '|');
+  return cell;
+}
+
 class Lab : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
@@ -47,6 +57,9 @@ TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
   EXPECT_TRUE(result.as_stated());
   EXPECT_LT(100 * experiment.noise, experiment.harm) << "harm stands out from noise";
   EXPECT_EQ(*std::ranges::max_element(result.planted), result.planted.back()) << "the last setting is the most severe";
+  EXPECT_NEAR(std::stod(documented(experiment.name, 1)), result.planted.back(), 0.06 * result.planted.back());
+  EXPECT_EQ(documented(experiment.name, 2),
+            *std::ranges::max_element(result.without) == 0.0 ? " 0 " : " rounding ");
 }
 
 INSTANTIATE_TEST_SUITE_P(Bugs, Lab, ::testing::ValuesIn(tools::lab::experiment_names()), [](const auto& param) {
