@@ -162,8 +162,8 @@ TEST_F(OneFileTable, HasTheBytesThatItsGuideQuotes) {
     return std::vector<double>{std::istream_iterator<double>(row), {}};
   };
   const std::string guide = content(source_path("docs/read_in_an_afternoon.md"));
-  const double reduction = bytes({"--scheme", "dp", "--split", "1,3,4"}, "reduction").at(0) /
-                           bytes({"--scheme", "dp"}, "reduction").at(0);
+  const double reduction =
+      bytes({"--scheme", "dp", "--split", "1,3,4"}, "reduction").at(0) / bytes({"--scheme", "dp"}, "reduction").at(0);
   expect_contains(guide, fmt::format("`reduction` falls by {:.0f} %", 100 * (1 - reduction)));
   const std::vector<double> sent = bytes({"--scheme", "ddp"}, "together");
   EXPECT_EQ(sent.at(1), sent.at(2));

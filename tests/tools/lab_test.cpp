@@ -58,8 +58,7 @@ TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
   EXPECT_LT(100 * experiment.noise, experiment.harm) << "harm stands out from noise";
   EXPECT_EQ(*std::ranges::max_element(result.planted), result.planted.back()) << "the last setting is the most severe";
   EXPECT_NEAR(std::stod(documented(experiment.name, 1)), result.planted.back(), 0.06 * result.planted.back());
-  EXPECT_EQ(documented(experiment.name, 2),
-            *std::ranges::max_element(result.without) == 0.0 ? " 0 " : " rounding ");
+  EXPECT_EQ(documented(experiment.name, 2), *std::ranges::max_element(result.without) == 0.0 ? " 0 " : " rounding ");
 }
 
 INSTANTIATE_TEST_SUITE_P(Bugs, Lab, ::testing::ValuesIn(tools::lab::experiment_names()), [](const auto& param) {
