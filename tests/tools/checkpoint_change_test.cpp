@@ -127,7 +127,8 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
     return settings;
   };
   EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
-            "model=mlp, 10 classes; image-size=8; val-split=; preprocess=device; normalize=; devices=1 cpu; "
+            "model=mlp, 10 classes; image-size=8; sequence-length=0; val-split=; preprocess=device; normalize=; "
+            "devices=1 cpu; "
             "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
             "mode=staging host, loss parallel, reduce allreduce; split=equal; update-in-backward=off; bucket-mb=25; "
             "first-bucket-mb=1; batch-size=20; accumulate=1; cuda-graph=on; recompute-segments=1; "
@@ -148,7 +149,8 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
           "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
           "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
           "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
-      "model=mlp, 10 classes; image-size=8; val-split=; preprocess=device; normalize=; devices=2 cpu; "
+      "model=mlp, 10 classes; image-size=8; sequence-length=0; val-split=; preprocess=device; normalize=; devices=2 "
+      "cpu; "
       "threads-per-device=1; tf32=off; winograd=; nccl-defaults=off; "
       "mode=staging device0, loss gathered, reduce device0; split=equal; update-in-backward=off; bucket-mb=25; "
       "first-bucket-mb=1; batch-size=20; accumulate=2; cuda-graph=on; recompute-segments=2; "
