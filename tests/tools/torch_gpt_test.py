@@ -126,16 +126,16 @@ def greedy(model, prompt, count):
     return tokens[len(prompt) :]
 
 
-def trained_losses(make, size, state, windows, autocast=None):
+def trained_losses(make, size, state, windows, autocast=None, steps=STEPS, batch=BATCH, **of_adamw):
     """Losses of AdamW, and the model."""
     model = make(*size)
     model.load_state_dict(state)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, **of_adamw)
     losses = []
-    for step in range(STEPS):
-        first = step * BATCH % len(windows)
+    for step in range(steps):
+        first = step * batch % len(windows)
         with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
-            loss = mean_loss(model, windows[first : first + BATCH])
+            loss = mean_loss(model, windows[first : first + batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
