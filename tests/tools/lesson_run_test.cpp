@@ -87,9 +87,9 @@ TEST(LessonCommand, RefusesToStartOpenMpiAsRoot) {
 }
 
 TEST(LessonCommand, RefusesOtherNumbers) {
-  const ChildResult refused = run_vitrine({"lesson", "10"});
+  const ChildResult refused = run_vitrine({"lesson", "11"});
   EXPECT_EQ(refused.exit_code, 2);
-  expect_contains(refused.error, "from 1 to 9");
+  expect_contains(refused.error, "from 1 to 10");
   EXPECT_EQ(run_vitrine(words("lesson --answer")).exit_code, 2);
 }
 

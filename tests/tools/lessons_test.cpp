@@ -104,7 +104,7 @@ TEST(Lessons, AreThePagesOfTheDocuments) {
     text << file.rdbuf();
     pages.push_back(text.str());
   }
-  std::sort(pages.begin(), pages.end());
+  std::ranges::sort(pages, {}, [](const std::string& page) { return parse_lesson(page).number; });
   EXPECT_TRUE(std::equal(pages.begin(), pages.end(), lesson_pages().begin(), lesson_pages().end()))
       << pages.size() << " pages in docs/lessons; list each in tools/program/CMakeLists.txt";
 }
