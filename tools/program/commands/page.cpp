@@ -84,11 +84,15 @@ std::string plan_flags(const std::vector<std::string>& arguments) {
   return flags;
 }
 
-/// [{"title", "question", "command", "explanation"}]: the lessons.
+/// [{"title", "question", "command", "explanation"}]: the lessons. A lesson whose command is a loop of the shell has
+/// another for the page in a comment.
 Json lessons() {
+  constexpr std::string_view kMark = "<!-- page: ";
   Json all = Json::array();
   for (const std::string_view page : lesson_pages()) {
-    const Lesson lesson = parse_lesson(page);
+    Lesson lesson = parse_lesson(page);
+    if (const size_t mark = page.find(kMark); mark != std::string_view::npos)
+      lesson.command.line = page.substr(mark + kMark.size(), page.find(" -->", mark) - mark - kMark.size());
     std::vector<std::string> arguments = lesson.command.arguments();
     const bool in_processes = arguments.empty();
     if (in_processes) arguments = arguments_of_processes(lesson.command.line);
