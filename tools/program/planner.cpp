@@ -45,6 +45,12 @@ std::string assumption(const Options& options, const DeviceRecord& device) {
     sentences.push_back(fmt::format("The workspace of {} is recorded: {} asked for it where this page was written.",
                                     format_bytes(workspace.bytes), workspace_record()->library()));
   }
+  if (options.workspace && on_cpus) {
+    sentences.push_back(fmt::format(
+        "Whether a workspace of {} is enough is not known here: the libraries of the CPU cannot be asked. The program "
+        "refuses one that is too small.",
+        format_bytes(workspace.bytes)));
+  }
   return fmt::format("{}", fmt::join(sentences, "\n"));
 }
 
