@@ -7,8 +7,8 @@
 
 namespace vitrine::cpu {
 
-/// Adds up kSums terms over [0, count) in 16 partial sums each, so that the bits do not depend on the instruction set. A
-/// term may be a product: zero is added to it first, so that no compiler contracts it with the sum.
+/// Adds up kSums terms over [0, count) in 16 partial sums each, so that the bits do not depend on the instruction set.
+/// A term may be a product: zero is added to it first, so that no compiler contracts it with the sum.
 ///   term  term(values, i) sets the kSums values at i: floats, or FloatLanes for as many elements
 template <size_t kSums, class Term>
 std::array<float, kSums> sum_row(int64_t count, const Term& term) {
