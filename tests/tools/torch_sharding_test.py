@@ -16,7 +16,7 @@ import tempfile
 
 from torch_files_test import export, read_safetensors, use_python_with_torch, vitrine, write_images, write_safetensors
 
-use_python_with_torch("from torch.distributed.fsdp import fully_shard")
+use_python_with_torch("import torch; from torch.distributed.fsdp import fully_shard; torch.cpu.Stream().record_event")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
