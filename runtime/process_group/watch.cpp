@@ -122,9 +122,10 @@ void ProcessGroup::State::watch() {
       if (is_server()) {
         detector.tick(now_ns, [this](int peer) {
           using Silence = FailureDetector::Silence;
-          if (is_runnable(detector.name(peer))) return Silence::kStarved;
+          // The kernel acknowledges also for a process that waits for a processor.
           const std::optional<Connection>& connection = connection_to(peer);
-          return !connection || connection->acknowledged() ? Silence::kHanging : Silence::kUnreachable;
+          if (connection && !connection->acknowledged()) return Silence::kUnreachable;
+          return is_runnable(detector.name(peer)) ? Silence::kStarved : Silence::kHanging;
         });
         if (const Reason notice = detector.take_notice(); !notice.empty() && options.on_slow) options.on_slow(notice);
         if (!detector.verdict().empty()) declare(detector.verdict());
@@ -274,10 +275,12 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   reported_wait = longest;
   const int64_t silent_ns = now_ns - server_heard_ns;
   if (is_server() || longest == 0 || silent_ns < kServerSilentNs) return;
-  if (silent_ns < FailureDetector::kPatienceWhileStarved * timeout_ns() && is_runnable(server_name)) return;
+  const bool acknowledged = server->acknowledged();
+  if (acknowledged && silent_ns < FailureDetector::kPatienceWhileStarved * timeout_ns() && is_runnable(server_name))
+    return;
   report(silent_ns / kMs);  // it may arrive all the same
   const std::string verdict =
-      server->acknowledged()
+      acknowledged
           ? fmt::format(
                 "{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its "
                 "machine unreachable?)",

@@ -24,6 +24,7 @@ struct LessonCommand {
 ///   $ vitrine plan --model ...
 ///   what the command printed
 ///   ```
+/// Where that is a loop of the shell, "<!-- page: vitrine plan ... -->" is the planner's page's command.
 struct Lesson {
   int number = 0;
   std::string title, question, look_at, why, exercise, answer;
