@@ -50,9 +50,9 @@ std::FILE* open_stream(StandardStream& stream, int buffering) {
   return file;
 }
 
-/// Waits until mpirun has read what was written. Returns false after a second.
+/// Waits until mpirun has read what was written. Returns false after ten seconds: on a busy machine it reads late.
 bool wait_for_mpirun(int descriptor) {
-  constexpr int kLooks = 5000, kMicroseconds = 200;
+  constexpr int kLooks = 50000, kMicroseconds = 200;
   for (int look = 0, unread = 0; look < kLooks; ++look) {
     if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) return true;
     usleep(kMicroseconds);

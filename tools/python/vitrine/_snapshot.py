@@ -184,7 +184,8 @@ class Reader:
         numpy.add.at(changes, end, -bytes)
         peak = int(numpy.argmax(numpy.cumsum(changes)))
         # Of a long trace as many events around the peak as their blocks can be placed in seconds.
-        reach, near = self.entries + 1, numpy.ones(len(bytes), bool)
+        near: numpy.ndarray[Any, Any] = numpy.ones(len(bytes), bool)
+        reach = self.entries + 1
         while len(bytes[near]) > MOST_PLACED and reach > 1:
             reach //= 2
             near = (first <= peak + reach) & (end > peak - reach)
